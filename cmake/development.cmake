@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+# What this repository's own programs are compiled with; consumers never see it.
+add_library(mori_ep_development INTERFACE)
+target_link_libraries(mori_ep_development INTERFACE mori_ep::mori_ep)
+target_compile_options(mori_ep_development INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+if(MORI_EP_SANITIZE STREQUAL "thread")
+  target_compile_options(mori_ep_development INTERFACE -fsanitize=thread -g -O1)
+  target_link_options(mori_ep_development INTERFACE -fsanitize=thread)
+elseif(MORI_EP_SANITIZE STREQUAL "address")
+  target_compile_options(mori_ep_development INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_link_options(mori_ep_development INTERFACE -fsanitize=address,undefined)
+elseif(NOT MORI_EP_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "MORI_EP_SANITIZE is '${MORI_EP_SANITIZE}': use thread, address or nothing.")
+endif()

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+//! @file LocalWorld: W ranks as threads of this process.
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/thread_bootstrap.hpp"
+
+namespace mori_ep::comm {
+
+//! @brief A world inside one process: for tests, demos, one-process engines, and many ranks on one GPU.
+//!
+//! `gpu_per_node` groups the ranks into nodes (0: all in one). `timeout` bounds the collective host calls.
+class LocalWorld {
+ public:
+  explicit LocalWorld(int world, int gpu_per_node = 0, std::chrono::nanoseconds timeout = std::chrono::seconds(60))
+      : hub_(std::make_shared<ThreadHub>(world > 0 ? world : 1, timeout)),
+        gpu_per_node_(gpu_per_node > 0 ? gpu_per_node : hub_->world()) {}
+
+  [[nodiscard]] int world() const noexcept { return hub_->world(); }
+
+  //! @brief The membership of one rank; each rank uses its own from a thread of its own.
+  [[nodiscard]] Communicator communicator(int rank) const {
+    return {std::make_shared<ThreadBootstrap>(hub_, rank), gpu_per_node_, hub_->world()};
+  }
+
+  //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.
+  //! @return the failed Status of the lowest failing rank, or ok; rank_main may also return nothing.
+  template <class F>
+  requires std::invocable<F&, Communicator&> Status run(F&& rank_main) {
+    std::vector<Status> results(static_cast<std::size_t>(world()));
+    std::vector<std::thread> threads;
+    threads.reserve(results.size());
+    for (int rank = 0; rank < world(); ++rank) {
+      threads.emplace_back([this, rank, &rank_main, &results] {
+        Communicator self = communicator(rank);
+        if constexpr (std::is_convertible_v<std::invoke_result_t<F&, Communicator&>, Status>)
+          results[static_cast<std::size_t>(rank)] = rank_main(self);
+        else
+          rank_main(self);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const Status& result : results)
+      if (!result.ok()) return result;
+    return {};
+  }
+
+ private:
+  std::shared_ptr<ThreadHub> hub_;
+  int gpu_per_node_;
+};
+
+}  // namespace mori_ep::comm

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: MIT
+//! @file EpDispatchCombine: sends tokens to the ranks of their experts and brings the results back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/error.hpp"
+#include "mori_ep/exec/host/host.hpp"
+#include "mori_ep/exec/tensor_view.hpp"
+#include "mori_ep/launch/launch_params.hpp"
+#include "mori_ep/quant/none.hpp"
+#include "mori_ep/routing/ticket.hpp"
+#include "mori_ep/schedule/intra_node.hpp"
+#include "mori_ep/transport/xgmi.hpp"
+
+namespace mori_ep {
+
+//! @brief Bytes of one rank's arena: all of it, and what the contract itself needs (rows received and rows to combine,
+//!        with their weights, ids, scales and positions).
+struct Footprint {
+  std::size_t bytes = 0;
+  std::size_t contract_bytes = 0;
+};
+
+//! @brief Moves MoE tokens to their experts and back.
+//!
+//! Story     {input, indices, weights} -> dispatch -> {rows, ticket} -> experts -> combine(ticket, rows) -> output
+//! Shapes    input [t, H] Token, t <= M | indices [t, K] Index, -1 is no expert | weights [t, K] fp32 | scales [t,
+//! bytes]
+//!           rows [recv_count <= R, H], one per (token, distinct rank), ordered by (source rank, source token)
+//! Requires  what the static_asserts below say, in this order
+//! Order     Calls enqueue on the stream given and return. All ranks make the same calls in the same order. A buffer
+//! set's
+//!           work must be ordered by one stream, or by events between streams. Views stay valid until the ticket is
+//!           combined or dropped; the registered combine buffer may be written from the end of dispatch on.
+//! Errors    Status or Result from the call, before anything is enqueued; what kernels meet later (a peer that does not
+//! come)
+//!           is reported by `status()` and by every later call until `reset()`.
+//! Hot path  dispatch and combine allocate nothing, read no environment and never wait on the host.
+//! Source    MORI-EP user guide (names, one copy per distinct rank, zero-copy combine); counts to slots by prefix sums
+//! as NCCL
+//!           EP's HT mode does; pulled combine as in TensorRT-LLM's one-sided all-to-all.
+template <class Transport, class Schedule, class Quant, class Exec = exec::Default, class Reduce = reduce::Sum,
+          class Index = std::int32_t>
+class EpDispatchCombine {
+  static_assert(transport::TransportPolicy<Transport>,
+                "EpDispatchCombine: the first parameter must be a transport. Use transport::Xgmi.");
+  static_assert(
+      requires {
+        typename Schedule::Half;
+        Schedule::kName;
+      },
+      "EpDispatchCombine: the second parameter must be a schedule. Use schedule::IntraNode.");
+  static_assert(quant::QuantPolicy<Quant>,
+                "EpDispatchCombine: the third parameter must be a wire format. Use quant::None<mori_ep::bf16>.");
+  static_assert(exec::ExecPolicy<Exec>, "EpDispatchCombine: the fourth parameter must be a machine. Use exec::Host.");
+  static_assert(reduce::ReducePolicy<Reduce>,
+                "EpDispatchCombine: the fifth parameter must be a reduction. Use reduce::Sum or reduce::WeightedSum.");
+  static_assert(routing::IndexType<Index>, "EpDispatchCombine: expert ids must be std::int32_t or std::int64_t.");
+  static_assert(!Schedule::kNeedsPeerAccess || transport::HasPeerAccess<Transport>,
+                "EpDispatchCombine: this schedule loads from and stores to peers' memory, which the transport cannot. "
+                "Use transport::Xgmi.");
+
+ public:
+  using Token = typename Quant::DispatchElement;  //!< element of dispatched rows
+  using Out = typename Quant::CombineElement;     //!< element of combined rows
+  using IndexType = Index;
+  using StreamRef = typename Exec::StreamRef;
+  using Ticket = routing::Ticket<EpDispatchCombine>;
+
+  //! @brief A ticket's routing, kept for replay (another payload, the backward pass) after the ticket is gone. Must
+  //!        outlive the work enqueued with it.
+  class KeptRouting {
+   public:
+    [[nodiscard]] int tokens() const noexcept { return tokens_; }
+
+   private:
+    friend EpDispatchCombine;
+    std::shared_ptr<routing::TicketLedger> ledger_;
+    std::shared_ptr<std::byte> memory_;
+    const Index* ids_ = nullptr;
+    const float* weights_ = nullptr;
+    int tokens_ = 0;
+    int topk_ = 0;
+  };
+
+  //! @brief One rank's tokens. `input`, `indices` always, also with zero rows; or `input` and `routing`.
+  struct DispatchInputs {
+    TensorView<const Token> input;            //!< [t, H]
+    TensorView<const Index> indices;          //!< [t, K]
+    TensorView<const float> weights = {};     //!< [t, K], optional
+    TensorView<const std::byte> scales = {};  //!< [t, scale_dim * scale_type_size] bytes, when configured
+    const KeptRouting* routing =
+        nullptr;  //!< replays a kept routing; `indices` is then empty, `weights` may replace the kept ones
+    launch::LaunchParams launch = {};  //!< 0: the config's
+  };
+
+  //! @brief What a rank received; device-side views of the buffer set that `ticket` holds.
+  struct Dispatched {
+    TensorView<const Token> rows;              //!< [R, H]; rows [0, recv_count) are there
+    TensorView<const Index> indices;           //!< [R, K] as the source had them
+    TensorView<const float> weights;           //!< [R, K]; undefined for sources that gave none
+    TensorView<const std::byte> scales;        //!< [R, bytes]
+    const std::int32_t* recv_count = nullptr;  //!< device-side
+    const std::int32_t* expert_count =
+        nullptr;  //!< [E_r] rows per local expert; a row counts once for each local expert it names
+    Ticket ticket;
+  };
+
+  //! @brief What combine takes. `input` empty, or the registered buffer itself: zero-copy; else rows to be staged from.
+  struct CombineInputs {
+    TensorView<const Out> input = {};       //!< [>= recv_count, H]
+    TensorView<Out> output;                 //!< [t, H]
+    TensorView<const float> weights = {};   //!< [>= recv_count, K]: weights to send back
+    TensorView<float> weights_output = {};  //!< [t, K]: their sums over the distinct ranks
+    launch::LaunchParams launch = {};
+  };
+
+  //! @brief The arena one rank will need, before anything is allocated.
+  [[nodiscard]] static Result<Footprint> footprint(const EpDispatchCombineConfig& config, int world) noexcept {
+    if (Status s = validate(config, world, sizeof(Token)); !s.ok()) return s;
+    auto const layout = Runner::layout_of(config, world);
+    if (layout.overflow)
+      return Error{
+          .code = Errc::out_of_memory,
+          .phase = Phase::create,
+          .field = "footprint bytes",
+          .value = -1,
+          .hint = "The sizes overflow: lower max_num_inp_token_per_rank or hidden_dim, or set max_total_recv_tokens."};
+    return Footprint{layout.bytes, layout.contract_bytes};
+  }
+
+  //! @brief Collective over `comm`: checks, allocates (or takes `memory`: 256-byte aligned, at least `footprint()`
+  //! bytes, kept
+  //!        alive until every rank's operator is gone) and joins. An error of one rank is the error of all.
+  [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
+                                                        const EpDispatchCombineConfig& config,
+                                                        std::span<std::byte> memory = {}) noexcept {
+    auto runner = Runner::create(comm, config, memory, protocol());
+    if (!runner.ok()) return runner.error();
+    return EpDispatchCombine(comm, config, std::move(*runner));
+  }
+
+  //! @brief Sends each token once to every distinct rank of its experts and receives this rank's rows.
+  [[nodiscard]] Result<Dispatched> dispatch(const DispatchInputs& in, StreamRef stream) noexcept {
+    return dispatch_halves(in, Half::both, stream);
+  }
+  //! @brief The first half: returns as dispatch does, but rows are there only after `dispatch_recv`.
+  [[nodiscard]] Result<Dispatched> dispatch_send(const DispatchInputs& in, StreamRef stream) noexcept {
+    return dispatch_halves(in, Half::send, stream);
+  }
+  //! @brief The second half: completes the receive side of a `dispatch_send`.
+  Status dispatch_recv(Ticket& ticket, StreamRef stream) noexcept {
+    if (Status s = usable(ticket, Stage::sent, "dispatch_recv takes the ticket of a dispatch_send, once."); !s.ok())
+      return s;
+    if (Status s = runner_->dispatch(ticket.set_, {}, Half::recv, {}, stream); !s.ok()) return s;
+    ledger_->advance(ticket.set_, ticket.serial_, Stage::received);
+    return {};
+  }
+
+  //! @brief y[t] = sum over the distinct ranks the token went to of the row that rank returned. Consumes the ticket.
+  Status combine(Ticket&& ticket, const CombineInputs& in, StreamRef stream) noexcept {
+    if (Status s = combine_half(ticket, in, Stage::received, Half::both, stream); !s.ok()) return s;
+    ticket = Ticket{};
+    return {};
+  }
+  //! @brief The first half: stages this rank's rows and tells the peers. Give `combine_recv` the same inputs.
+  Status combine_send(Ticket& ticket, const CombineInputs& in, StreamRef stream) noexcept {
+    if (Status s = combine_half(ticket, in, Stage::received, Half::send, stream); !s.ok()) return s;
+    ledger_->advance(ticket.set_, ticket.serial_, Stage::combining);
+    return {};
+  }
+  //! @brief The second half: sums this rank's tokens. Consumes the ticket.
+  Status combine_recv(Ticket&& ticket, const CombineInputs& in, StreamRef stream) noexcept {
+    if (Status s = combine_half(ticket, in, Stage::combining, Half::recv, stream); !s.ok()) return s;
+    ticket = Ticket{};
+    return {};
+  }
+  template <class T>
+  Status combine(T&, const CombineInputs&, StreamRef) noexcept {
+    static_assert(!std::is_same_v<std::remove_cv_t<T>, Ticket>,
+                  "EpDispatchCombine::combine consumes the ticket: write combine(std::move(ticket), ...).");
+    static_assert(std::is_same_v<std::remove_cv_t<T>, Ticket>,
+                  "EpDispatchCombine::combine takes the ticket that dispatch returned (it owns the routing), not "
+                  "indices and not another operator's ticket.");
+    return {};
+  }
+
+  //! @brief Copies the ticket's routing into memory of its own. Allocates: not for the hot path.
+  [[nodiscard]] Result<KeptRouting> keep(const Ticket& ticket, StreamRef stream) noexcept {
+    if (Status s = usable_any(ticket); !s.ok()) return s;
+    auto const entries =
+        static_cast<std::size_t>(ticket.tokens_) * static_cast<std::size_t>(config_.num_experts_per_token);
+    std::size_t const bytes = entries * (sizeof(Index) + sizeof(float)) + 16;
+    std::byte* memory = Exec::allocate(bytes);
+    if (memory == nullptr)
+      return Error{.code = Errc::out_of_memory,
+                   .rank = rank_,
+                   .field = "kept routing bytes",
+                   .value = static_cast<std::int64_t>(bytes),
+                   .hint = "Free memory and try again."};
+    KeptRouting kept;
+    kept.memory_ = std::shared_ptr<std::byte>(memory, [bytes](std::byte* m) { Exec::release(m, bytes); });
+    kept.ledger_ = ledger_;
+    kept.tokens_ = ticket.tokens_;
+    kept.topk_ = config_.num_experts_per_token;
+    auto* ids = reinterpret_cast<Index*>(memory);
+    auto* weights = ticket.weighted_ ? reinterpret_cast<float*>(memory + entries * sizeof(Index)) : nullptr;
+    kept.ids_ = ids;
+    kept.weights_ = weights;
+    runner_->copy_routing(ticket.set_, ticket.tokens_, ids, weights, stream);
+    return kept;
+  }
+
+  //! @brief Where expert outputs may be written directly, [R, H]; combine then copies nothing.
+  [[nodiscard]] TensorView<Out> get_registered_combine_input_buffer(const Ticket& ticket) const noexcept {
+    return {runner_->buffers(ticket.set_).combine_x, capacity(), config_.hidden_dim};
+  }
+  //! @brief [R] source positions of the received rows, device-side: src_rank * M + src_token.
+  [[nodiscard]] TensorView<const std::int32_t> get_dispatch_src_token_pos(const Ticket& ticket) const noexcept {
+    return {runner_->buffers(ticket.set_).src_pos, capacity(), 1};
+  }
+  [[nodiscard]] routing::SourcePos decode_send_flat_idx(std::int32_t flat) const noexcept {
+    return routing::decode_send_flat_idx(flat, config_.max_num_inp_token_per_rank);
+  }
+
+  //! @brief Waits for the stream, then gives the dispatch's totals, true total and drops included.
+  [[nodiscard]] Result<routing::RecvTotals> recv_totals(const Ticket& ticket, StreamRef stream) const noexcept {
+    if (Status s = usable_any(ticket); !s.ok()) return s;
+    Exec::synchronize(stream);
+    if (Status s = runner_->fault(); !s.ok()) return s;
+    return runner_->totals(ticket.set_);
+  }
+  //! @brief Waits for the stream, then says how the dispatch went: ok, a fault, or a receive overflow with its figures.
+  [[nodiscard]] Status check(const Ticket& ticket, StreamRef stream) const noexcept {
+    auto totals = recv_totals(ticket, stream);
+    if (!totals.ok()) return totals.status();
+    if (totals->dropped == 0) return {};
+    return Error{.code = Errc::recv_overflow,
+                 .rank = rank_,
+                 .field = "rows routed to this rank",
+                 .value = totals->total,
+                 .limit = capacity(),
+                 .hint =
+                     "The rows past the limit were dropped. Raise max_total_recv_tokens, or set it to 0 for room for "
+                     "everything."};
+  }
+  //! @brief The first fault of this rank's kernels so far, or ok. Waits for nothing.
+  [[nodiscard]] Status status() const noexcept { return runner_->fault(); }
+
+  //! @brief The way back after a fault: collective, waits for `stream`, voids all tickets. Without a fault it does
+  //! nothing and
+  //!        costs nothing: the protocol needs no reset between iterations (MORI's API has one, so callers may keep the
+  //!        call).
+  Status reset(StreamRef stream) noexcept {
+    if (runner_->fault(true).ok()) return {};
+    ledger_->void_all();
+    return runner_->recover(stream);
+  }
+
+  [[nodiscard]] const EpDispatchCombineConfig& config() const noexcept { return config_; }
+  //! @brief R: how many rows a dispatch can deliver to one rank.
+  [[nodiscard]] std::int64_t capacity() const noexcept { return config_.recv_capacity(world_); }
+
+ private:
+  using Half = typename Schedule::Half;
+  using Stage = routing::TicketLedger::Stage;
+  using Runner = typename Schedule::template Runner<Transport, Exec, Out, Reduce, Index>;
+  static constexpr std::int64_t kRowAlign = 16;
+
+  static constexpr std::uint64_t protocol() noexcept {
+    return schedule::ProtocolHash()
+        .add(schedule::kProtocolVersion)
+        .add(Transport::kName)
+        .add(Schedule::kName)
+        .add(Quant::kName)
+        .add(Reduce::kName)
+        .add(sizeof(Index))
+        .value();
+  }
+
+  EpDispatchCombine(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
+                    std::unique_ptr<Runner> runner)
+      : config_(config),
+        rank_(comm.rank()),
+        world_(comm.world()),
+        runner_(std::move(runner)),
+        ledger_(std::make_shared<routing::TicketLedger>(config.num_buffer_sets)) {}
+
+  [[nodiscard]] Error bad(const char* field, std::int64_t value, std::int64_t limit, const char* hint) const noexcept {
+    return {
+        .code = Errc::invalid_argument, .rank = rank_, .field = field, .value = value, .limit = limit, .hint = hint};
+  }
+
+  //! Shape, leading dimension and alignment of one operand; `align` in bytes.
+  template <class V>
+  [[nodiscard]] Status shaped(const TensorView<V>& view, const char* rows_field, const char* cols_field,
+                              const char* memory_field, std::int64_t rows, std::int64_t cols,
+                              std::int64_t align) const noexcept {
+    if (view.rows != rows) return bad(rows_field, view.rows, rows, "It must have as many rows as the limit says.");
+    if (rows == 0) return {};
+    if (view.cols != cols) return bad(cols_field, view.cols, cols, "It must have as many columns as the limit says.");
+    if (view.data == nullptr) return bad(memory_field, 0, kRowAlign, "A view with rows needs memory.");
+    return aligned(view, cols, memory_field, align);
+  }
+  template <class V>
+  [[nodiscard]] Status aligned(const TensorView<V>& view, std::int64_t cols, const char* memory_field,
+                               std::int64_t align) const noexcept {
+    if (view.ld < cols) return bad(memory_field, view.ld, cols, "The leading dimension must be at least the columns.");
+    auto const address = reinterpret_cast<std::uintptr_t>(view.data);
+    if (address % static_cast<std::uintptr_t>(align) != 0)
+      return bad(memory_field, static_cast<std::int64_t>(address % static_cast<std::uintptr_t>(align)), align,
+                 "Rows must start at multiples of the limit in bytes: align the memory.");
+    if (view.ld * static_cast<std::int64_t>(sizeof(V)) % align != 0)
+      return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)), align,
+                 "Rows must start at multiples of the limit in bytes: change the leading dimension.");
+    return {};
+  }
+
+  [[nodiscard]] Status usable_any(const Ticket& ticket) const noexcept {
+    if (Status s = runner_->fault(); !s.ok()) return s;
+    if (ticket.ledger_ != ledger_)
+      return Error{
+          .code = Errc::wrong_ticket,
+          .rank = rank_,
+          .field = "ticket",
+          .value = static_cast<std::int64_t>(ticket.serial_),
+          .hint = ticket.valid() ? "It belongs to another operator." : "It was moved from, combined or never filled."};
+    return {};
+  }
+  [[nodiscard]] Status usable(const Ticket& ticket, Stage stage, const char* hint) const noexcept {
+    if (Status s = usable_any(ticket); !s.ok()) return s;
+    if (!ledger_->holds(ticket.set_, ticket.serial_, stage))
+      return Error{.code = Errc::wrong_ticket,
+                   .rank = rank_,
+                   .field = "ticket",
+                   .value = static_cast<std::int64_t>(ticket.serial_),
+                   .hint = hint};
+    return {};
+  }
+
+  Result<Dispatched> dispatch_halves(const DispatchInputs& in, Half half, StreamRef stream) noexcept {
+    if (Status s = runner_->fault(); !s.ok()) return s;
+    schedule::DispatchOperands<Index> operands;
+    if (Status s = check_inputs(in, operands); !s.ok()) return s;
+    std::uint64_t serial = 0;
+    auto set = ledger_->take(rank_, serial);
+    if (!set.ok()) return set.error();
+    Ticket ticket(ledger_, *set, serial, operands.tokens, operands.weights != nullptr);
+    Status enqueued;
+    if (ledger_->settle_receive(*set)) enqueued = runner_->dispatch(*set, {}, Half::recv, {}, stream);
+    if (enqueued.ok()) enqueued = runner_->dispatch(*set, operands, half, in.launch, stream);
+    if (!enqueued.ok()) {
+      ledger_->untake(*set);
+      ticket.ledger_ = nullptr;
+      return enqueued;
+    }
+    if (half == Half::both) ledger_->advance(*set, serial, Stage::received);
+    auto const b = runner_->buffers(*set);
+    return Dispatched{.rows = {b.x, capacity(), config_.hidden_dim},
+                      .indices = {b.ids, capacity(), config_.num_experts_per_token},
+                      .weights = {b.weights, capacity(), config_.num_experts_per_token},
+                      .scales = {b.scales, config_.scale_bytes() == 0 ? 0 : capacity(),
+                                 static_cast<std::int64_t>(config_.scale_bytes())},
+                      .recv_count = &b.totals->recv_count,
+                      .expert_count = b.expert_count,
+                      .ticket = std::move(ticket)};
+  }
+
+  [[nodiscard]] Status check_inputs(const DispatchInputs& in, schedule::DispatchOperands<Index>& out) const noexcept {
+    std::int64_t const t = in.input.rows, k = config_.num_experts_per_token;
+    if (t < 0 || t > config_.max_num_inp_token_per_rank)
+      return bad("input rows", t, config_.max_num_inp_token_per_rank,
+                 "A call may bring 0 to max_num_inp_token_per_rank tokens: split the batch, or configure more.");
+    if (Status s = shaped(in.input, "input rows", "input columns", "input row bytes", t, config_.hidden_dim, kRowAlign);
+        !s.ok())
+      return s;
+    out.tokens = static_cast<std::int32_t>(t);
+    out.x = reinterpret_cast<const std::byte*>(in.input.data);
+    out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Token);
+    if (in.routing != nullptr) {
+      if (in.routing->ledger_ != ledger_)
+        return Error{.code = Errc::wrong_ticket,
+                     .rank = rank_,
+                     .field = "kept routing tokens",
+                     .value = in.routing->tokens_,
+                     .hint = "The kept routing belongs to another operator."};
+      if (in.routing->tokens_ != t)
+        return bad("input rows", t, in.routing->tokens_, "A replay brings as many tokens as the kept dispatch did.");
+      if (in.indices.data != nullptr)
+        return bad("indices rows", in.indices.rows, 0, "Give indices or a kept routing, not both.");
+      out.ids = in.routing->ids_;
+      out.weights = in.routing->weights_;
+      out.ids_stride = out.weights_stride = static_cast<std::size_t>(k);
+    } else {
+      if (Status s = shaped(in.indices, "indices rows", "indices columns", "indices row bytes", t, k, sizeof(Index));
+          !s.ok())
+        return s;
+      out.ids = in.indices.data;
+      out.ids_stride = static_cast<std::size_t>(in.indices.ld);
+    }
+    if (in.weights.data != nullptr) {
+      if (Status s = shaped(in.weights, "weights rows", "weights columns", "weights row bytes", t, k, sizeof(float));
+          !s.ok())
+        return s;
+      out.weights = in.weights.data;
+      out.weights_stride = static_cast<std::size_t>(in.weights.ld);
+    }
+    if (Reduce::kWeighted && t > 0 && out.weights == nullptr)
+      return bad("weights rows", 0, t, "reduce::WeightedSum needs the weights at dispatch.");
+    auto const scale_bytes = static_cast<std::int64_t>(config_.scale_bytes());
+    if (scale_bytes == 0 && in.scales.data != nullptr)
+      return bad("scales columns", in.scales.cols, 0, "Configure scale_dim and scale_type_size to carry scales.");
+    if (scale_bytes != 0) {
+      if (Status s = shaped(in.scales, "scales rows", "scales columns", "scales row bytes", t, scale_bytes, 1); !s.ok())
+        return s;
+      out.scales = in.scales.data;
+      out.scales_stride = static_cast<std::size_t>(in.scales.ld);
+    }
+    return {};
+  }
+
+  [[nodiscard]] Status combine_half(const Ticket& ticket, const CombineInputs& in, Stage stage, Half half,
+                                    StreamRef stream) noexcept {
+    if (Status s = usable(ticket, stage,
+                          stage == Stage::received ? "Call dispatch_recv before combine; a ticket is combined once."
+                                                   : "combine_recv takes the ticket of a combine_send, once.");
+        !s.ok())
+      return s;
+    std::int64_t const t = ticket.tokens_, k = config_.num_experts_per_token;
+    if (Status s =
+            shaped(in.output, "output rows", "output columns", "output row bytes", t, config_.hidden_dim, kRowAlign);
+        !s.ok())
+      return s;
+    schedule::CombineOperands out;
+    out.tokens = ticket.tokens_;
+    out.y = reinterpret_cast<std::byte*>(in.output.data);
+    out.y_stride = static_cast<std::size_t>(in.output.ld) * sizeof(Out);
+    if (in.input.data != nullptr && in.input.data != runner_->buffers(ticket.set_).combine_x) {
+      if (in.input.cols != config_.hidden_dim)
+        return bad("combine input columns", in.input.cols, config_.hidden_dim, "It must have hidden_dim columns.");
+      if (Status s = aligned(in.input, config_.hidden_dim, "combine input row bytes", kRowAlign); !s.ok()) return s;
+      out.x = reinterpret_cast<const std::byte*>(in.input.data);
+      out.x_rows = in.input.rows;
+      out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Out);
+    }
+    if (in.weights_output.data != nullptr) {
+      if (Status s = shaped(in.weights_output, "weights_output rows", "weights_output columns",
+                            "weights_output row bytes", t, k, sizeof(float));
+          !s.ok())
+        return s;
+      out.weights_out = in.weights_output.data;
+      out.weights_out_stride = static_cast<std::size_t>(in.weights_output.ld);
+    }
+    if (in.weights.data != nullptr) {
+      if (in.weights.cols != k)
+        return bad("combine weights columns", in.weights.cols, k, "It must have num_experts_per_token columns.");
+      if (Status s = aligned(in.weights, k, "combine weights row bytes", sizeof(float)); !s.ok()) return s;
+      out.weights = in.weights.data;
+      out.weights_rows = in.weights.rows;
+      out.weights_stride = static_cast<std::size_t>(in.weights.ld);
+    }
+    return runner_->combine(ticket.set_, out, half, in.launch, stream);
+  }
+
+  EpDispatchCombineConfig config_;
+  int rank_ = 0, world_ = 1;
+  std::unique_ptr<Runner> runner_;
+  std::shared_ptr<routing::TicketLedger> ledger_;
+};
+
+}  // namespace mori_ep

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+//! @file The kernel context of a CPU thread: one lane, a thread per warp, scratch shared by the threads of a block.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <type_traits>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/exec/host/rows.hpp"
+
+namespace mori_ep::exec::host {
+
+inline void pause_cpu() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+//! @brief Waits politely: a few spins, then the core goes to whoever needs it, then short sleeps.
+//!
+//! Two cores may carry 64 ranks, so a waiter must not keep a core from the rank it waits for.
+class Backoff {
+ public:
+  void pause() noexcept {
+    ++rounds_;
+    if (rounds_ <= kSpins)
+      pause_cpu();
+    else if (rounds_ <= kSpins + kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(rounds_ <= kSpins + 2 * kYields ? 50 : 500));
+  }
+  [[nodiscard]] std::uint32_t rounds() const noexcept { return rounds_; }
+
+ private:
+  static constexpr std::uint32_t kSpins = 32;
+  static constexpr std::uint32_t kYields = 4096;
+  std::uint32_t rounds_ = 0;
+};
+
+//! @brief Meeting point of a block's threads; reusable. Arrivals release, the last one's release is what leavers
+//! acquire.
+class BlockBarrier {
+ public:
+  void wait(int parties) noexcept {
+    if (parties <= 1) return;
+    auto const turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == parties) {
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (Backoff backoff; turn_.load(std::memory_order_acquire) == turn;) backoff.pause();
+  }
+
+ private:
+  std::atomic<int> arrived_{0};
+  std::atomic<std::uint32_t> turn_{0};
+};
+
+//! @brief What the threads of one block share.
+struct BlockState {
+  BlockBarrier barrier;
+  std::byte* scratch = nullptr;
+};
+
+//! @brief The kernel context on a CPU (exec/concepts.hpp says what each call promises).
+class Context {
+ public:
+  static constexpr int lanes = 1;
+
+  Context(BlockState& block_state, int block, int blocks, int warp, int warps, bool streaming) noexcept
+      : state_(&block_state), block_(block), blocks_(blocks), warp_(warp), warps_(warps), streaming_(streaming) {}
+
+  [[nodiscard]] int lane() const noexcept { return 0; }
+  [[nodiscard]] int warp() const noexcept { return warp_; }
+  [[nodiscard]] int warps() const noexcept { return warps_; }
+  [[nodiscard]] int block() const noexcept { return block_; }
+  [[nodiscard]] int blocks() const noexcept { return blocks_; }
+
+  void warp_sync() const noexcept {}
+  void block_sync() noexcept { state_->barrier.wait(warps_); }
+
+  //! @brief Each arrival releases this block's work and, by the counter's release sequence, the last acquires all.
+  bool arrive(std::uint32_t* counter) noexcept {
+    std::atomic_ref<std::uint32_t> arrived(*counter);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 != static_cast<std::uint32_t>(blocks_)) return false;
+    arrived.store(0, std::memory_order_relaxed);
+    return true;
+  }
+
+  template <class T>
+  T* shared(std::size_t count) noexcept {
+    constexpr std::size_t kAlign = alignof(T) > 8 ? alignof(T) : 8;
+    used_ = (used_ + kAlign - 1) / kAlign * kAlign;
+    auto* at = reinterpret_cast<T*>(state_->scratch + used_);
+    used_ += count * sizeof(T);
+    return at;
+  }
+  void shared_add(std::uint32_t* word, std::uint32_t value) noexcept {
+    if (warps_ == 1)
+      *word += value;
+    else
+      std::atomic_ref<std::uint32_t>(*word).fetch_add(value, std::memory_order_relaxed);
+  }
+
+  template <class T>
+  [[nodiscard]] T load(const T* p) const noexcept {
+    return *p;
+  }
+  template <class T>
+  void store(T* p, std::type_identity_t<T> value) const noexcept {
+    *p = value;
+  }
+  void add(std::uint32_t* p, std::uint32_t value) const noexcept {
+    std::atomic_ref<std::uint32_t>(*p).fetch_add(value, std::memory_order_relaxed);
+  }
+  void copy(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
+
+  void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes) const noexcept {
+    streaming_ ? host::multicast_row<true>(src, dst, n, bytes) : host::multicast_row<false>(src, dst, n, bytes);
+  }
+  template <Element T, bool Weighted>
+  void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                   std::byte* dst, std::size_t elements) const noexcept {
+    streaming_ ? host::reduce_rows<T, Weighted, true>(srcs, weights, n, group_starts, dst, elements)
+               : host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, elements);
+  }
+  void zero_row(std::byte* dst, std::size_t bytes) const noexcept {
+    streaming_ ? host::zero_row<true>(dst, bytes) : host::zero_row<false>(dst, bytes);
+  }
+
+  void flush_stores() const noexcept {
+    if (streaming_) fence_streaming();
+  }
+  void signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const noexcept {
+    std::atomic_ref<std::uint64_t>(*word).store(signal_word(epoch, payload), std::memory_order_release);
+  }
+  WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits) const noexcept {
+    std::atomic_ref<std::uint64_t> signal(*word);
+    std::uint64_t seen = signal.load(std::memory_order_acquire);
+    if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
+    auto const deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(limits.timeout_ns);
+    for (Backoff backoff;;) {
+      backoff.pause();
+      seen = signal.load(std::memory_order_acquire);
+      if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
+      if (backoff.rounds() % kCheckEvery == 0) {
+        if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
+        if (peek(limits.failed) != 0) return {WaitEnd::stopped, seen};
+        for (std::int32_t r = 0; r < limits.world; ++r)
+          if (peek(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
+        if (std::chrono::steady_clock::now() >= deadline) return {WaitEnd::expired, seen};
+      }
+    }
+  }
+  //! @brief True for the first caller only.
+  [[nodiscard]] bool claim(std::uint32_t* flag) const noexcept {
+    return std::atomic_ref<std::uint32_t>(*flag).exchange(1, std::memory_order_acq_rel) == 0;
+  }
+  //! @brief A word that another thread may write meanwhile.
+  template <class T>
+  [[nodiscard]] T peek(const T* p) const noexcept {
+    return std::atomic_ref<T>(*const_cast<T*>(p)).load(std::memory_order_acquire);
+  }
+  template <class T>
+  void publish(T* p, std::type_identity_t<T> value) const noexcept {
+    std::atomic_ref<T>(*p).store(value, std::memory_order_release);
+  }
+
+ private:
+  static constexpr std::uint32_t kCheckEvery = 16;
+  BlockState* state_;
+  std::size_t used_ = 0;
+  int block_, blocks_, warp_, warps_;
+  bool streaming_;
+};
+static_assert(KernelContext<Context>);
+
+}  // namespace mori_ep::exec::host

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+//! @file The 64-bit word every rank signals with: an epoch and a payload, written in one store.
+#pragma once
+
+#include <cstdint>
+
+#include "mori_ep/exec/attributes.hpp"
+
+namespace mori_ep::exec {
+
+//! @brief Packs {epoch, payload}. One 8-byte store publishes both, so a payload can never be read with a wrong epoch.
+MORI_EP_HD constexpr std::uint64_t signal_word(std::uint32_t epoch, std::uint32_t payload) noexcept {
+  return (std::uint64_t{epoch} << 32) | payload;
+}
+MORI_EP_HD constexpr std::uint32_t signal_epoch(std::uint64_t word) noexcept {
+  return static_cast<std::uint32_t>(word >> 32);
+}
+MORI_EP_HD constexpr std::uint32_t signal_payload(std::uint64_t word) noexcept {
+  return static_cast<std::uint32_t>(word);
+}
+
+//! @brief Serial-number order: is `a` later than `b`? Right across the wrap while they are less than 2^31 apart.
+MORI_EP_HD constexpr bool epoch_after(std::uint32_t a, std::uint32_t b) noexcept {
+  return static_cast<std::int32_t>(a - b) > 0;
+}
+static_assert(epoch_after(0u, 0xffffffffu) && !epoch_after(0xffffffffu, 0u) && !epoch_after(7u, 7u));
+
+//! @brief How a wait ended.
+enum class WaitEnd : std::uint32_t { arrived = 0, expired = 1, peer_fault = 2, out_of_step = 3, stopped = 4 };
+
+//! @brief What a wait saw.
+struct WaitResult {
+  WaitEnd end = WaitEnd::arrived;
+  std::uint64_t word = 0;        //!< the signal word seen last
+  std::int32_t fault_rank = -1;  //!< peer_fault: the rank whose fault word is set
+};
+
+//! @brief When a wait gives up: at its deadline, when this rank has failed, or when a peer says that it has.
+struct WaitLimits {
+  std::int64_t timeout_ns = 0;                 //!< counted from the start of the wait, on the machine's own clock
+  const std::uint32_t* failed = nullptr;       //!< this rank's fault flag: nonzero ends the wait (nobody waits twice)
+  const std::uint64_t* peer_faults = nullptr;  //!< [world] words the peers write their faults to
+  std::int32_t world = 0;
+};
+
+}  // namespace mori_ep::exec

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+//! @file All a user includes.
+#pragma once
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/local_world.hpp"
+#include "mori_ep/ep_dispatch_combine.hpp"
+#include "mori_ep/error.hpp"
+#include "mori_ep/numeric/element.hpp"
+#include "mori_ep/version.hpp"
+
+namespace mori_ep {
+
+using comm::Communicator;
+using comm::LocalWorld;
+
+}  // namespace mori_ep

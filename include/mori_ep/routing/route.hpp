@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+//! @file The route rule: which ranks a token goes to. The one function every schedule asks.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+#include "mori_ep/exec/attributes.hpp"
+
+namespace mori_ep::routing {
+
+//! @brief An expert id as routers produce them.
+template <class I>
+concept IndexType = std::same_as<I, std::int32_t> || std::same_as<I, std::int64_t>;
+
+inline constexpr std::int32_t kMaxTopk = 32;  //!< K's limit: a token's destinations fit one warp and one mask
+inline constexpr std::int64_t kNoExpert = -1;
+
+inline constexpr std::int64_t kMaxExperts = 8192;  //!< of a world: their counters live in a block's scratch
+
+//! @brief Where experts live: expert e on rank e / experts_per_rank.
+class Placement {
+ public:
+  constexpr Placement() noexcept = default;
+  MORI_EP_HD constexpr Placement(std::int32_t world, std::int32_t experts_per_rank) noexcept
+      : world_(world),
+        experts_(static_cast<std::uint32_t>(world) * static_cast<std::uint32_t>(experts_per_rank)),
+        experts_per_rank_(experts_per_rank),
+        reciprocal_(((std::uint64_t{1} << 32) + static_cast<std::uint64_t>(experts_per_rank) - 1) /
+                    static_cast<std::uint64_t>(experts_per_rank)) {}
+
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t world() const noexcept { return world_; }
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t experts_per_rank() const noexcept { return experts_per_rank_; }
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t experts() const noexcept {
+    return static_cast<std::int32_t>(experts_);
+  }
+  //! @brief The rank that hosts `id`, or -1 when it is no expert: kNoExpert, or outside [0, experts).
+  //! The product with 2^32 / E_r rounded up is the exact quotient while id * E_r < 2^32, which kMaxExperts ensures.
+  template <IndexType Index>
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t rank_of(Index id) const noexcept {
+    if (id < 0 || static_cast<std::uint64_t>(id) >= experts_) return -1;
+    return static_cast<std::int32_t>((static_cast<std::uint64_t>(id) * reciprocal_) >> 32);
+  }
+
+ private:
+  std::int32_t world_ = 1;
+  std::uint32_t experts_ = 1;
+  std::int32_t experts_per_rank_ = 1;
+  std::uint64_t reciprocal_ = std::uint64_t{1} << 32;
+};
+static_assert([] {
+  for (std::int32_t per_rank : {1, 3, 7, 32, 1000, 8192})
+    for (std::int32_t id = 0; id < 8192 / per_rank * per_rank; ++id)
+      if (Placement(8192 / per_rank, per_rank).rank_of(id) != id / per_rank) return false;
+  return Placement(2, 3).rank_of(-1) == -1 && Placement(2, 3).rank_of(6) == -1 &&
+         Placement(2, 3).rank_of(std::int64_t{1} << 40) == -1;
+}());
+
+//! @brief The distinct ranks in [64 * window, 64 * window + 64) among a token's `ranks` [topk] (of Placement::rank_of),
+//!        as bits. Two experts of one rank, or one expert twice, are one bit; -1 is none.
+[[nodiscard]] MORI_EP_HD constexpr std::uint64_t destinations(const std::int32_t* ranks, std::int32_t topk,
+                                                              std::int32_t window) noexcept {
+  std::uint64_t bits = 0;
+  for (std::int32_t k = 0; k < topk; ++k) {
+    std::int32_t const at = ranks[k] - 64 * window;
+    if (ranks[k] >= 0 && at >= 0 && at < 64) bits |= std::uint64_t{1} << at;
+  }
+  return bits;
+}
+
+//! @brief Calls `visit(rank)` for each distinct destination of a token, in ascending rank order.
+template <class Visit>
+MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::int32_t topk, std::int32_t world,
+                                               Visit&& visit) noexcept {
+  for (std::int32_t window = 0; 64 * window < world; ++window)
+    for (std::uint64_t bits = destinations(ranks, topk, window); bits != 0; bits &= bits - 1)
+      visit(64 * window + static_cast<std::int32_t>(__builtin_ctzll(bits)));
+}
+
+//! @brief Is entry k the token's first that names its expert? Counts of rows per expert use it, so that an expert
+//!        named twice still gets one row.
+template <IndexType Index>
+[[nodiscard]] MORI_EP_HD constexpr bool first_mention(const Index* ids, std::int32_t k) noexcept {
+  for (std::int32_t j = 0; j < k; ++j)
+    if (ids[j] == ids[k]) return false;
+  return true;
+}
+
+//! @brief A received row's source: which rank, and which of its tokens.
+struct SourcePos {
+  std::int32_t rank;
+  std::int32_t token;
+  friend constexpr bool operator==(const SourcePos&, const SourcePos&) noexcept = default;
+};
+//! @brief `src_rank * M + src_token`, M = max_num_inp_token_per_rank; MORI's name for taking it apart again.
+[[nodiscard]] MORI_EP_HD constexpr SourcePos decode_send_flat_idx(std::int32_t flat,
+                                                                  std::int32_t max_num_inp_token_per_rank) noexcept {
+  return {flat / max_num_inp_token_per_rank, flat % max_num_inp_token_per_rank};
+}
+
+//! @brief One copy of a token: the rank it went to, its row there, and the weight that rank's experts have in it.
+struct RouteEntry {
+  std::int32_t rank = -1;  //!< -1 ends a token's list
+  std::int32_t row = 0;
+  float weight = 0;  //!< sum of the token's weights over its experts on that rank; for reduce::WeightedSum
+};
+
+//! @brief What a rank received in a dispatch.
+struct RecvTotals {
+  std::int32_t recv_count = 0;  //!< rows [0, recv_count) are there
+  std::int32_t reserved = 0;
+  std::int64_t total = 0;        //!< rows that were routed here
+  std::int64_t dropped = 0;      //!< total - recv_count: rows past the capacity
+  std::int64_t invalid_ids = 0;  //!< of this rank's own tokens: ids that are neither an expert nor kNoExpert
+};
+
+}  // namespace mori_ep::routing

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: MIT
+//! @file schedule::IntraNode: all ranks reach each other's memory by load and store.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mori_ep/comm/symmetric_heap.hpp"
+#include "mori_ep/launch/launch_params.hpp"
+#include "mori_ep/schedule/intra_node/combine_kernel.hpp"
+#include "mori_ep/schedule/intra_node/copy_kernel.hpp"
+#include "mori_ep/schedule/intra_node/dispatch_kernel.hpp"
+#include "mori_ep/schedule/join.hpp"
+#include "mori_ep/schedule/operands.hpp"
+#include "mori_ep/schedule/reduce.hpp"
+#include "mori_ep/transport/xgmi.hpp"
+
+namespace mori_ep::schedule {
+
+namespace intra_node {
+
+//! @brief The host half: one rank's arena, its layout, and the launches. Not thread-safe per buffer set.
+template <class Transport, exec::ExecPolicy Exec, Element T, reduce::ReducePolicy Reduce, routing::IndexType Index>
+class Runner {
+ public:
+  using Ref = typename Transport::Ref;
+  using StreamRef = typename Exec::StreamRef;
+
+  [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world) noexcept {
+    return Layout::make(config, world, sizeof(T), sizeof(Index));
+  }
+
+  //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
+  static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
+                                                std::span<std::byte> memory, std::uint64_t protocol) noexcept {
+    JoinRecord mine{.protocol = protocol, .config = config};
+    mine.max_warps = Exec::max_resident(1);
+    mine.max_blocks =
+        Exec::max_resident(config.warp_num_per_block > 0 ? config.warp_num_per_block : Exec::default_warps());
+    std::shared_ptr<comm::Arena<Exec>> arena;
+    Layout layout;
+    if (validate(config, comm.world(), sizeof(T)).ok()) {
+      layout = layout_of(config, comm.world());
+      mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
+      if (!layout.overflow) {
+        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes)
+                               : std::make_shared<comm::Arena<Exec>>(memory);
+        mine.memory_bytes = arena->data() == nullptr ? 0 : static_cast<std::int64_t>(arena->bytes());
+        mine.memory_aligned =
+            reinterpret_cast<std::uintptr_t>(arena->data()) % comm::LayoutBuilder::kAlign == 0 ? 1 : 0;
+      }
+    }
+    std::vector<JoinRecord> records(static_cast<std::size_t>(comm.world()));
+    if (Status s = comm.all_gather(&mine, records.data(), sizeof(mine)); !s.ok()) return s;
+    if (Status s = judge(records, sizeof(T)); !s.ok()) return s;
+    auto heap = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
+    if (!heap.ok()) return heap.error();
+    std::unique_ptr<Runner> runner(new Runner(comm, config, layout, std::move(*heap)));
+    runner->initialise();
+    if (Status s = comm.barrier(); !s.ok()) return s;
+    return runner;
+  }
+
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+  ~Runner() {
+    // Kernels on their way still use the arena. Each is bounded by its waits; memory that outlasts them is given up
+    // rather than freed under a kernel.
+    if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) heap_.abandon();
+  }
+
+  Status dispatch(int set, const DispatchOperands<Index>& in, Half halves, const launch::LaunchParams& call,
+                  StreamRef stream) noexcept {
+    auto params = resolve(call);
+    if (!params.ok()) return params.error();
+    DispatchKernel<Ref, Index> const kernel{
+        .port = port(),
+        .set = layout_.sets[set],
+        .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
+        .topk = config_.num_experts_per_token,
+        .routes_per_token = layout_.routes_per_token,
+        .max_tokens = config_.max_num_inp_token_per_rank,
+        .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
+        .halves = halves,
+        .tokens = in.tokens,
+        .x = in.x,
+        .ids = in.ids,
+        .weights = in.weights,
+        .scales = in.scales,
+        .x_stride = in.x_stride,
+        .ids_stride = in.ids_stride,
+        .weights_stride = in.weights_stride,
+        .scales_stride = in.scales_stride,
+        .row_bytes = row_bytes(),
+        .scale_bytes = config_.scale_bytes()};
+    exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
+    if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
+    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.placement.experts(), kernel.topk, geometry.warps);
+    geometry.traffic_bytes = traffic(in.tokens);
+    ++launched_[set];
+    Exec::launch(geometry, kernel, stream);
+    return {};
+  }
+
+  Status combine(int set, const CombineOperands& in, Half halves, const launch::LaunchParams& call,
+                 StreamRef stream) noexcept {
+    auto params = resolve(call);
+    if (!params.ok()) return params.error();
+    CombineKernel<Ref, T, Reduce::kWeighted> const kernel{
+        .port = port(),
+        .set = layout_.sets[set],
+        .topk = config_.num_experts_per_token,
+        .routes_per_token = layout_.routes_per_token,
+        .ranks_per_group = config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node(),
+        .halves = halves,
+        .tokens = in.tokens,
+        .x = in.x,
+        .weights = in.weights,
+        .x_rows = in.x_rows,
+        .weights_rows = in.weights_rows,
+        .y = in.y,
+        .weights_out = in.weights_out,
+        .x_stride = in.x_stride,
+        .weights_stride = in.weights_stride,
+        .y_stride = in.y_stride,
+        .weights_out_stride = in.weights_out_stride,
+        .hidden = static_cast<std::size_t>(config_.hidden_dim)};
+    exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
+    geometry.shared_bytes = kernel.shared_bytes(kernel.topk, geometry.warps);
+    geometry.traffic_bytes = traffic(in.tokens);
+    ++launched_[set];
+    Exec::launch(geometry, kernel, stream);
+    return {};
+  }
+
+  //! @brief Copies the routing of the last dispatch on `set` to `to_ids` [t, K] and `to_weights` [t, K], in stream
+  //! order.
+  void copy_routing(int set, int tokens, Index* to_ids, float* to_weights, StreamRef stream) noexcept {
+    auto const entries = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(config_.num_experts_per_token);
+    Exec::launch(
+        exec::LaunchGeometry{},
+        CopyKernel{to_ids, to_weights, at<Index>(layout_.sets[set].sent_ids), at<float>(layout_.sets[set].sent_weights),
+                   entries * sizeof(Index), to_weights == nullptr ? 0 : entries * sizeof(float)},
+        stream);
+  }
+
+  //! @brief This rank's fault, or ok. `any` also asks what peers have told.
+  [[nodiscard]] Status fault(bool any = false) const noexcept {
+    auto* record = at<FaultRecord>(layout_.fault);
+    if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0)
+      return Error{
+          .code = static_cast<Errc>(record->code),
+          .phase = static_cast<Phase>(record->phase),
+          .rank = comm_.rank(),
+          .peer = record->peer,
+          .field = record->limit != 0 ? "combine input rows" : "",
+          .value = record->value,
+          .limit = record->limit != 0 ? record->limit : Error::kNoLimit,
+          .expected = record->expected,
+          .seen = record->seen,
+          .hint = record->limit != 0
+                      ? "Give combine every row that dispatch delivered (recv_count), then call reset() on every rank."
+                      : "The operator has stopped. Bring every rank to reset()."};
+    for (int peer = 0; any && peer < comm_.world(); ++peer) {
+      std::uint64_t const told =
+          std::atomic_ref(at<std::uint64_t>(layout_.peer_faults)[peer]).load(std::memory_order_acquire);
+      if (told != 0)
+        return Error{.code = Errc::peer_fault,
+                     .rank = peer,
+                     .peer = fault_blamed(told),
+                     .hint = "A peer has stopped. Bring every rank to reset()."};
+    }
+    return {};
+  }
+
+  //! @brief Collective: all kernels have ended on every rank, then signals, states and faults start anew.
+  Status recover(StreamRef stream) noexcept {
+    Exec::synchronize(stream);
+    if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms)))
+      return Error{.code = Errc::timeout,
+                   .phase = Phase::barrier,
+                   .rank = comm_.rank(),
+                   .hint = "Work of this operator on another stream does not end."};
+    if (Status s = comm_.barrier(); !s.ok()) return s;
+    initialise();
+    return comm_.barrier();
+  }
+
+  [[nodiscard]] routing::RecvTotals totals(int set) const noexcept {
+    routing::RecvTotals out;
+    Exec::copy(&out, &at<SetState>(layout_.sets[set].state)->totals, sizeof(out));
+    return out;
+  }
+
+  [[nodiscard]] RecvBuffers<T, Index> buffers(int set) const noexcept {
+    const SetLayout& s = layout_.sets[set];
+    return {at<T>(s.recv_x),
+            at<float>(s.recv_weights),
+            at<Index>(s.recv_ids),
+            at<std::byte>(s.recv_scales),
+            at<std::int32_t>(s.recv_src_pos),
+            at<T>(s.combine_x),
+            &at<SetState>(s.state)->totals,
+            at<std::int32_t>(s.expert_count)};
+  }
+
+ private:
+  Runner(const comm::Communicator& comm, const EpDispatchCombineConfig& config, const Layout& layout,
+         comm::SymmetricHeap<Exec> heap) noexcept
+      : comm_(comm), config_(config), layout_(layout), heap_(std::move(heap)) {}
+
+  template <class V>
+  [[nodiscard]] V* at(comm::Region region) const noexcept {
+    return region.in<V>(heap_.base());
+  }
+  [[nodiscard]] std::size_t row_bytes() const noexcept {
+    return static_cast<std::size_t>(config_.hidden_dim) * sizeof(T);
+  }
+  [[nodiscard]] std::size_t traffic(int tokens) const noexcept {
+    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes();
+  }
+  [[nodiscard]] FaultPort<Ref> port() const noexcept {
+    return {{at<std::byte*>(layout_.bases), comm_.rank(), comm_.world()},
+            layout_.fault,
+            layout_.peer_faults,
+            config_.timeout_ms * 1'000'000};
+  }
+  [[nodiscard]] Result<launch::LaunchParams> resolve(const launch::LaunchParams& call) const noexcept {
+    return launch::resolve<Exec>(call, {config_.block_num, config_.warp_num_per_block}, comm_.ranks_in_process(),
+                                 Errc::invalid_argument);
+  }
+
+  //! Every signal word starts at first_epoch, the states too: the first dispatch is the epoch after it.
+  void initialise() noexcept {
+    auto const world = static_cast<std::size_t>(comm_.world());
+    auto const fill = [this](comm::Region region, std::uint64_t word) {
+      std::vector<std::uint64_t> words(region.bytes / sizeof(word), word);
+      Exec::copy(at<std::byte>(region), words.data(), words.size() * sizeof(word));
+    };
+    std::uint64_t const before_first = exec::signal_word(config_.first_epoch, 0);
+    std::vector<std::byte*> bases;
+    for (std::size_t r = 0; r < world; ++r) bases.push_back(heap_.base_of(static_cast<int>(r)));
+    Exec::copy(at<std::byte>(layout_.bases), bases.data(), world * sizeof(std::byte*));
+    fill(layout_.peer_faults, 0);
+    for (int i = 0; i < config_.num_buffer_sets; ++i) {
+      const SetLayout& set = layout_.sets[i];
+      for (comm::Region words : {set.counts, set.rows_arrived, set.combine_ready}) fill(words, before_first);
+      std::vector<std::uint32_t> zeros(set.expert_sent.bytes / sizeof(std::uint32_t), 0);
+      Exec::copy(at<std::byte>(set.expert_sent), zeros.data(), set.expert_sent.bytes);
+      SetState state;
+      state.epoch = config_.first_epoch;
+      state.launches_done = launched_[i];
+      Exec::copy(at<std::byte>(set.state), &state, sizeof(state));
+    }
+    FaultRecord const none;
+    Exec::copy(at<std::byte>(layout_.fault), &none, sizeof(none));
+  }
+
+  //! True when every kernel enqueued so far has ended.
+  [[nodiscard]] bool wait_idle(std::chrono::milliseconds limit) const noexcept {
+    auto const deadline = std::chrono::steady_clock::now() + limit;
+    for (int set = 0; set < config_.num_buffer_sets; ++set) {
+      auto& done = at<SetState>(layout_.sets[set].state)->launches_done;
+      while (std::atomic_ref(done).load(std::memory_order_acquire) != launched_[set]) {
+        if (std::chrono::steady_clock::now() >= deadline) return false;
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+    return true;
+  }
+
+  comm::Communicator comm_;
+  EpDispatchCombineConfig config_;
+  Layout layout_;
+  comm::SymmetricHeap<Exec> heap_;
+  std::uint32_t launched_[kMaxBufferSets] = {};
+};
+
+}  // namespace intra_node
+
+//! @brief The schedule for ranks inside one node: one launch per phase, pushed rows in dispatch, pulled rows in
+//! combine.
+struct IntraNode {
+  static constexpr const char* kName = "IntraNode";
+  static constexpr bool kNeedsPeerAccess = true;
+  using Half = intra_node::Half;
+  template <class Transport, class Exec, class T, class Reduce, class Index>
+  using Runner = intra_node::Runner<Transport, Exec, T, Reduce, Index>;
+};
+
+}  // namespace mori_ep::schedule

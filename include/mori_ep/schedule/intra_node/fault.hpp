@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+//! @file How a kernel that cannot go on says so: to its own host, and to every peer.
+#pragma once
+
+#include <cstdint>
+
+#include "mori_ep/error.hpp"
+#include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/schedule/intra_node/layout.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+//! @brief A fault as peers see it: bit 63, the phase and the rank to blame.
+MORI_EP_HD constexpr std::uint64_t fault_word(Phase phase, std::int32_t blamed) noexcept {
+  return (std::uint64_t{1} << 63) | (std::uint64_t{static_cast<std::uint32_t>(phase)} << 32) |
+         static_cast<std::uint32_t>(blamed);
+}
+MORI_EP_HD constexpr std::int32_t fault_blamed(std::uint64_t word) noexcept {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
+}
+
+//! @brief What a kernel needs to wait and to fail: one per launch, shared by its blocks.
+template <class PeerRef>
+struct FaultPort {
+  PeerRef peers;
+  comm::Region fault, peer_faults;
+  std::int64_t timeout_ns;
+
+  template <exec::KernelContext Ctx>
+  [[nodiscard]] MORI_EP_HD bool failed(Ctx& ctx) const {
+    return ctx.peek(&peers.template mine<FaultRecord>(fault)->failed) != 0;
+  }
+
+  MORI_EP_HD exec::WaitLimits limits() const {
+    return {timeout_ns, &peers.template mine<FaultRecord>(fault)->failed,
+            peers.template mine<std::uint64_t>(peer_faults), peers.world};
+  }
+
+  //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
+  //!        not come. Called by one lane. The record is written before `failed` is published, hence whole when seen.
+  template <exec::KernelContext Ctx>
+  MORI_EP_HD void raise(Ctx& ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
+                        std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0) const {
+    auto* record = peers.template mine<FaultRecord>(fault);
+    if (!ctx.claim(&record->claimed)) return;
+    ctx.store(&record->code, static_cast<std::uint32_t>(code));
+    ctx.store(&record->phase, static_cast<std::uint32_t>(phase));
+    ctx.store(&record->peer, blamed);
+    ctx.store(&record->expected, expected);
+    ctx.store(&record->seen, seen);
+    ctx.store(&record->value, value);
+    ctx.store(&record->limit, limit);
+    ctx.publish(&record->failed, std::uint32_t{1});
+    for (std::int32_t peer = 0; peer < peers.world; ++peer)
+      ctx.publish(peers.template at<std::uint64_t>(peer, peer_faults) + peers.rank, fault_word(phase, blamed));
+  }
+
+  //! @brief Waits for `peer`'s signal word of `epoch`; false, with the fault recorded, when it does not come.
+  template <exec::KernelContext Ctx>
+  [[nodiscard]] MORI_EP_HD bool await(Ctx& ctx, std::uint64_t* word, std::uint32_t epoch, Phase phase,
+                                      std::int32_t peer, std::uint32_t* payload = nullptr) const {
+    exec::WaitResult const got = ctx.wait(word, epoch, limits());
+    if (got.end == exec::WaitEnd::arrived) {
+      if (payload != nullptr) *payload = exec::signal_payload(got.word);
+      return true;
+    }
+    std::uint32_t const seen = exec::signal_epoch(got.word);
+    if (got.end == exec::WaitEnd::expired) {
+      raise(ctx, Errc::timeout, phase, peer, epoch, seen);
+    } else if (got.end == exec::WaitEnd::out_of_step) {
+      raise(ctx, Errc::out_of_step, phase, peer, epoch, seen);
+    } else if (got.end == exec::WaitEnd::peer_fault) {
+      std::uint64_t const told = ctx.peek(peers.template mine<std::uint64_t>(peer_faults) + got.fault_rank);
+      raise(ctx, Errc::peer_fault, phase, fault_blamed(told), epoch, seen, got.fault_rank);
+    }
+    return false;
+  }
+};
+
+}  // namespace mori_ep::schedule::intra_node

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+//! @file The arena of schedule::IntraNode: what lies where, and how much of it the contract itself needs.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "mori_ep/comm/symmetric_layout.hpp"
+#include "mori_ep/routing/route.hpp"
+#include "mori_ep/schedule/config.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+inline constexpr int kMaxBufferSets = 2;
+
+//! @brief This rank's first fault; written by kernels, read by the host and by peers' operators never.
+struct FaultRecord {
+  std::uint32_t failed = 0;   //!< published last: the rest is there
+  std::uint32_t claimed = 0;  //!< the first to set it writes the rest
+  std::uint32_t code = 0;     //!< Errc
+  std::uint32_t phase = 0;    //!< Phase
+  std::int32_t peer = -1;
+  std::uint32_t expected = 0;
+  std::uint32_t seen = 0;
+  std::int64_t value = 0, limit = 0;
+};
+
+//! @brief Device-side state of one buffer set. `epoch` is the last dispatch's; kernels advance it, so a graph replays.
+struct SetState {
+  std::uint32_t epoch = 0;
+  std::uint32_t dispatch_blocks = 0;  //!< blocks of the running dispatch that are done
+  std::uint32_t combine_staged = 0;   //!< blocks of the running combine that have staged their rows
+  std::uint32_t combine_blocks = 0;   //!< blocks of the running combine that are done
+  std::uint32_t invalid_ids = 0;
+  std::uint32_t launches_done = 0;  //!< kernels on this set that have ended; the host waits for them before it frees
+  routing::RecvTotals totals;
+};
+
+//! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank.
+struct SetLayout {
+  // written by peers
+  comm::Region counts;         //!< [W][W] signal words: row s = how many rows s sends to each rank
+  comm::Region rows_arrived;   //!< [W] signal words: all rows of s are here
+  comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
+  comm::Region expert_counts;  //!< [W][E_r] u32: rows of s per local expert; ordered by rows_arrived
+  comm::Region recv_x;         //!< [R][H]
+  comm::Region recv_weights;   //!< [R][K] fp32
+  comm::Region recv_ids;       //!< [R][K] Index
+  comm::Region recv_scales;    //!< [R][scale bytes]
+  comm::Region recv_src_pos;   //!< [R] i32: src_rank * M + src_token
+  // read by peers
+  comm::Region combine_x;        //!< [R][H]: the registered combine input
+  comm::Region combine_weights;  //!< [R][K] fp32
+  // this rank's own
+  comm::Region state;         //!< SetState
+  comm::Region routes;        //!< [M][min(K, W)] RouteEntry, ascending ranks, closed by rank -1
+  comm::Region sent_ids;      //!< [M][K] Index: the ticket's own copy of its routing
+  comm::Region sent_weights;  //!< [M][K] fp32
+  comm::Region expert_sent;   //!< [E] u32: rows sent per expert so far in this dispatch
+  comm::Region expert_count;  //!< [E_r] i32: rows received per local expert
+};
+
+//! @brief The whole arena.
+struct Layout {
+  comm::Region fault;        //!< FaultRecord
+  comm::Region peer_faults;  //!< [W] fault words, written by peers
+  comm::Region bases;        //!< [W] arena addresses
+  SetLayout sets[kMaxBufferSets];
+  std::size_t bytes = 0;
+  std::size_t contract_bytes = 0;  //!< received rows with weights, ids, scales and positions, and the combine rows
+  bool overflow = false;
+  std::int32_t routes_per_token = 1;
+
+  static constexpr Layout make(const EpDispatchCombineConfig& c, int world, std::size_t element_bytes,
+                               std::size_t index_bytes) noexcept {
+    auto const w = static_cast<std::size_t>(world);
+    auto const k = static_cast<std::size_t>(c.num_experts_per_token);
+    auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
+    auto const local_experts = static_cast<std::size_t>(c.num_experts_per_rank);
+    auto const row_bytes = static_cast<std::size_t>(c.hidden_dim) * element_bytes;
+    auto const routes = std::min(k, w);
+    comm::LayoutBuilder at;
+    Layout out;
+    out.routes_per_token = static_cast<std::int32_t>(routes);
+    out.fault = at.add(1, sizeof(FaultRecord));
+    out.peer_faults = at.add(w, sizeof(std::uint64_t));
+    out.bases = at.add(w, sizeof(std::byte*));
+    for (int i = 0; i < c.num_buffer_sets; ++i) {
+      SetLayout& set = out.sets[i];
+      set.counts = at.add(w * w, sizeof(std::uint64_t));
+      set.rows_arrived = at.add(w, sizeof(std::uint64_t));
+      set.combine_ready = at.add(w, sizeof(std::uint64_t));
+      set.expert_counts = at.add(w * local_experts, sizeof(std::uint32_t));
+      set.state = at.add(1, sizeof(SetState));
+      set.expert_sent = at.add(w * local_experts, sizeof(std::uint32_t));
+      set.expert_count = at.add(local_experts, sizeof(std::int32_t));
+      set.routes = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(routing::RouteEntry));
+      set.sent_ids = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, index_bytes);
+      set.sent_weights = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, sizeof(float));
+      set.recv_x = at.add(rows, row_bytes);
+      set.recv_weights = at.add(rows, k * sizeof(float));
+      set.recv_ids = at.add(rows, k * index_bytes);
+      set.recv_scales = at.add(rows, c.scale_bytes());
+      set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
+      set.combine_x = at.add(rows, row_bytes);
+      set.combine_weights = at.add(rows, k * sizeof(float));
+      out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
+                            set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
+    }
+    out.bytes = at.bytes();
+    out.overflow = at.overflow();
+    return out;
+  }
+};
+
+}  // namespace mori_ep::schedule::intra_node

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+//! @file The join check: before anything moves, every rank sees every rank's configuration and comes to the same
+//! verdict.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/schedule/config.hpp"
+
+namespace mori_ep::schedule {
+
+inline constexpr std::uint32_t kProtocolVersion =
+    1;  //!< in header-only code the wire layout is the ABI: any change counts here
+
+//! @brief FNV-1a over names, so that ranks built from different types or versions find out.
+class ProtocolHash {
+ public:
+  constexpr ProtocolHash& add(std::string_view text) noexcept {
+    for (char c : text) value_ = (value_ ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+    value_ = (value_ ^ 0xffu) * 0x100000001b3ull;
+    return *this;
+  }
+  constexpr ProtocolHash& add(std::uint64_t number) noexcept {
+    for (int i = 0; i < 8; ++i) value_ = (value_ ^ ((number >> (8 * i)) & 0xffu)) * 0x100000001b3ull;
+    return *this;
+  }
+  [[nodiscard]] constexpr std::uint64_t value() const noexcept { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325ull;
+};
+
+//! @brief What each rank puts on the table. Plain data: errors are derived from it on every rank alike, not sent.
+struct JoinRecord {
+  std::uint64_t protocol = 0;
+  EpDispatchCombineConfig config;
+  std::int64_t needed_bytes = 0;  //!< the arena's size by this rank's configuration
+  std::int64_t memory_bytes = 0;  //!< what it has: allocated, or the caller's
+  std::int32_t memory_aligned = 1;
+  std::int32_t max_blocks = 0;  //!< that its machine can keep resident with the configured warps
+  std::int32_t max_warps = 0;
+};
+
+//! @brief The first error among all ranks' records, the same on every rank; ok when all may go on.
+[[nodiscard]] inline Status judge(const std::vector<JoinRecord>& records, std::size_t element_bytes) noexcept {
+  auto const world = static_cast<int>(records.size());
+  for (int rank = 0; rank < world; ++rank) {
+    const JoinRecord& r = records[static_cast<std::size_t>(rank)];
+    auto const fail = [&](Error error) {
+      error.phase = Phase::create;
+      error.rank = rank;
+      return Status{error};
+    };
+    if (r.protocol != records[0].protocol)
+      return fail({.code = Errc::protocol_mismatch,
+                   .peer = 0,
+                   .field = "protocol hash",
+                   .value = static_cast<std::int64_t>(r.protocol),
+                   .limit = static_cast<std::int64_t>(records[0].protocol),
+                   .hint = "All ranks must run the same version and the same operator type."});
+    if (Status s = validate(r.config, world, element_bytes); !s.ok()) return fail(s.error());
+    for (const ConfigField& field : kSharedConfigFields)
+      if (field.get(r.config) != field.get(records[0].config))
+        return fail({.code = Errc::config_mismatch,
+                     .peer = 0,
+                     .field = field.name,
+                     .value = field.get(r.config),
+                     .limit = field.get(records[0].config),
+                     .hint = "Every rank must be given the value of rank 0."});
+    if (r.config.warp_num_per_block < 0 || r.config.warp_num_per_block > r.max_warps)
+      return fail({.code = Errc::invalid_config,
+                   .field = "warp_num_per_block",
+                   .value = r.config.warp_num_per_block,
+                   .limit = r.max_warps,
+                   .hint = "Give 1 to the limit, or 0 for the machine's default."});
+    if (r.config.block_num < 0 || r.config.block_num > r.max_blocks)
+      return fail({.code = Errc::invalid_config,
+                   .field = "block_num",
+                   .value = r.config.block_num,
+                   .limit = r.max_blocks,
+                   .hint = "All blocks of a launch must be resident together. Give 1 to the limit, or 0 for the "
+                           "machine's default."});
+    if (r.needed_bytes < 0)
+      return fail(
+          {.code = Errc::out_of_memory,
+           .field = "footprint bytes",
+           .value = r.needed_bytes,
+           .hint = "The sizes overflow: lower max_num_inp_token_per_rank, hidden_dim, or set max_total_recv_tokens."});
+    if (r.memory_bytes < r.needed_bytes)
+      return fail({.code = Errc::out_of_memory,
+                   .field = "arena bytes",
+                   .value = r.memory_bytes,
+                   .limit = r.needed_bytes,
+                   .hint = "Give at least footprint() bytes, or set max_total_recv_tokens."});
+    if (r.memory_aligned == 0)
+      return fail({.code = Errc::invalid_argument,
+                   .field = "arena alignment",
+                   .value = 0,
+                   .limit = 256,
+                   .hint = "Give memory that starts at a multiple of 256 bytes."});
+  }
+  return {};
+}
+
+}  // namespace mori_ep::schedule

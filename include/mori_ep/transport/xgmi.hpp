@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+//! @file transport::Xgmi: peers' memory is reached by load and store (XGMI, NVLink, shared memory).
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "mori_ep/comm/symmetric_layout.hpp"
+#include "mori_ep/exec/attributes.hpp"
+
+namespace mori_ep::transport {
+
+//! @brief A transport's kernel-side half: trivially copyable, knows its rank and world.
+template <class T>
+concept TransportPolicy = requires {
+  typename T::Ref;
+  { T::kName } -> std::convertible_to<const char*>;
+  requires std::is_trivially_copyable_v<typename T::Ref>;
+};
+
+//! @brief A transport through which a kernel loads from and stores to any peer's arena.
+template <class T>
+concept HasPeerAccess = TransportPolicy<T> && requires(const typename T::Ref ref, comm::Region region) {
+  { ref.template at<std::byte>(0, region) } -> std::same_as<std::byte*>;
+};
+
+//! @brief Load and store to peers' memory.
+struct Xgmi {
+  static constexpr const char* kName = "xgmi";
+
+  //! @brief What a kernel needs: the table of arena bases, in this rank's own memory.
+  struct Ref {
+    std::byte* const* bases = nullptr;  //!< [world]
+    std::int32_t rank = 0;
+    std::int32_t world = 1;
+
+    //! @brief The first T of `region` in `peer`'s arena.
+    template <class T>
+    [[nodiscard]] MORI_EP_HD T* at(int peer, comm::Region region) const noexcept {
+      return region.in<T>(bases[peer]);
+    }
+    template <class T>
+    [[nodiscard]] MORI_EP_HD T* mine(comm::Region region) const noexcept {
+      return region.in<T>(bases[rank]);
+    }
+  };
+};
+static_assert(HasPeerAccess<Xgmi>);
+
+}  // namespace mori_ep::transport
