@@ -151,7 +151,7 @@ template <Element T, bool Weighted, bool Streaming, int Vectors>
 inline void reduce_step(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::byte* dst, std::size_t at) noexcept {
   constexpr int kParts = Vectors * Widened<T>::kCount;
-  Float4 total[kParts], group[kParts];
+  Float4 total[kParts] = {}, group[kParts] = {};
   bool closed = false;  // is an earlier group already in `total`?
   for (int i = 0; i < n; ++i) {
     if constexpr (Vectors > 1) __builtin_prefetch(srcs[i] + at + kPrefetchBytes);
