@@ -183,10 +183,10 @@ class EpDispatchCombine {
     return {};
   }
   template <class T>
-  Status combine(T&, const CombineInputs&, StreamRef) noexcept {
-    static_assert(!std::is_same_v<std::remove_cv_t<T>, Ticket>,
+  Status combine(T&&, const CombineInputs&, StreamRef) noexcept {
+    static_assert(!std::is_same_v<std::remove_cvref_t<T>, Ticket>,
                   "EpDispatchCombine::combine consumes the ticket: write combine(std::move(ticket), ...).");
-    static_assert(std::is_same_v<std::remove_cv_t<T>, Ticket>,
+    static_assert(std::is_same_v<std::remove_cvref_t<T>, Ticket>,
                   "EpDispatchCombine::combine takes the ticket that dispatch returned (it owns the routing), not "
                   "indices and not another operator's ticket.");
     return {};
