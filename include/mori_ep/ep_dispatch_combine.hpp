@@ -14,6 +14,7 @@
 #include "mori_ep/exec/host/host.hpp"
 #include "mori_ep/exec/tensor_view.hpp"
 #include "mori_ep/launch/launch_params.hpp"
+#include "mori_ep/layout/standard_moe.hpp"
 #include "mori_ep/quant/none.hpp"
 #include "mori_ep/routing/ticket.hpp"
 #include "mori_ep/schedule/intra_node.hpp"
@@ -214,8 +215,58 @@ class EpDispatchCombine {
     auto* weights = ticket.weighted_ ? reinterpret_cast<float*>(memory + entries * sizeof(Index)) : nullptr;
     kept.ids_ = ids;
     kept.weights_ = weights;
-    runner_->copy_routing(ticket.set_, ticket.tokens_, ids, weights, stream);
+    if (Status s = runner_->copy_routing(ticket.set_, ticket.tokens_, ids, weights, stream); !s.ok()) return s;
     return kept;
+  }
+
+  using StandardMoe = layout::StandardMoe<Token>;
+
+  //! @brief Copies the rows of a dispatch into the standard-MoE layout, by local expert. Needs a received ticket.
+  Status convert_dispatch_output(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
+                                 const launch::LaunchParams& launch = {}) noexcept {
+    if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
+    if (Status s = check_packed(packed); !s.ok()) return s;
+    auto const from = runner_->buffers(ticket.set_);
+    int const local_experts = config_.num_experts_per_rank, topk = config_.num_experts_per_token;
+    Status s = runner_->launch_side(ticket.set_, launch, 0,
+                                    layout::IndexKernel<Token, Index>{from, packed, rank_, world_, local_experts, topk,
+                                                                      config_.max_num_inp_token_per_rank},
+                                    stream);
+    if (!s.ok()) return s;
+    return runner_->launch_side(ticket.set_, launch, capacity(),
+                                layout::PackKernel<Token, Index>{from, packed, rank_, local_experts, topk, hidden()},
+                                stream);
+  }
+  //! @brief Weights and sums the experts' rows into the registered combine buffer; the combine after it gives no input.
+  //!        `packed.packed_recv_x` holds the experts' outputs, the rest is what convert_dispatch_output wrote.
+  Status convert_combine_input(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
+                               const launch::LaunchParams& launch = {}) noexcept {
+    if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
+    if (Status s = check_packed(packed); !s.ok()) return s;
+    return runner_->launch_side(
+        ticket.set_, launch, capacity(),
+        layout::UnpackKernel<Token, Index>{packed, runner_->buffers(ticket.set_), rank_, config_.num_experts_per_rank,
+                                           config_.num_experts_per_token, hidden()},
+        stream);
+  }
+  //! @brief dispatch, then convert_dispatch_output. Every rank gives weights: convert_combine_input applies them.
+  [[nodiscard]] Result<Dispatched> dispatch_standard_moe(const DispatchInputs& in, const StandardMoe& packed,
+                                                         StreamRef stream) noexcept {
+    if (Status s = check_packed(packed); !s.ok()) return s;
+    if (in.input.rows > 0 && in.weights.data == nullptr && (in.routing == nullptr || in.routing->weights_ == nullptr))
+      return bad("weights rows", 0, in.input.rows, "The standard-MoE combine applies weights: give them at dispatch.");
+    auto got = dispatch(in, stream);
+    if (!got.ok()) return got;
+    if (Status s = convert_dispatch_output(got->ticket, packed, stream, in.launch); !s.ok()) return s;
+    return got;
+  }
+  //! @brief convert_combine_input, then combine. Consumes the ticket; `in.input` stays empty.
+  Status combine_standard_moe(Ticket&& ticket, const StandardMoe& packed, const CombineInputs& in,
+                              StreamRef stream) noexcept {
+    if (in.input.data != nullptr)
+      return bad("combine input rows", in.input.rows, 0, "The rows come from the packed layout: leave input empty.");
+    if (Status s = convert_combine_input(ticket, packed, stream, in.launch); !s.ok()) return s;
+    return combine(std::move(ticket), in, stream);
   }
 
   //! @brief Where expert outputs may be written directly, [R, H]; combine then copies nothing.
@@ -320,6 +371,24 @@ class EpDispatchCombine {
     if (view.ld * static_cast<std::int64_t>(sizeof(V)) % align != 0)
       return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)), align,
                  "Rows must start at multiples of the limit in bytes: change the leading dimension.");
+    return {};
+  }
+
+  [[nodiscard]] std::size_t hidden() const noexcept { return static_cast<std::size_t>(config_.hidden_dim); }
+
+  [[nodiscard]] Status check_packed(const StandardMoe& p) const noexcept {
+    std::int64_t const per_expert = p.max_rows_per_expert, limit = INT32_MAX / config_.num_experts_per_rank;
+    std::int64_t const rows = per_expert * config_.num_experts_per_rank;
+    if (per_expert < 1 || per_expert > limit)
+      return bad("max_rows_per_expert", per_expert, limit,
+                 "Give 1 to the limit: how many rows one expert has room for.");
+    if (Status s = shaped(p.packed_recv_x, "packed_recv_x rows", "packed_recv_x columns", "packed_recv_x row bytes",
+                          rows, config_.hidden_dim, kRowAlign);
+        !s.ok())
+      return s;
+    if (p.packed_recv_count == nullptr || p.packed_recv_src_info == nullptr || p.packed_recv_layout_range == nullptr ||
+        p.row_slots == nullptr || p.packed_dropped == nullptr)
+      return bad("packed layout", 0, 1, "Every field of StandardMoe needs memory.");
     return {};
   }
 

@@ -15,8 +15,8 @@
 #include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/launch/launch_params.hpp"
 #include "mori_ep/schedule/intra_node/combine_kernel.hpp"
-#include "mori_ep/schedule/intra_node/copy_kernel.hpp"
 #include "mori_ep/schedule/intra_node/dispatch_kernel.hpp"
+#include "mori_ep/schedule/intra_node/side_kernels.hpp"
 #include "mori_ep/schedule/join.hpp"
 #include "mori_ep/schedule/operands.hpp"
 #include "mori_ep/schedule/reduce.hpp"
@@ -140,15 +140,30 @@ class Runner {
     return {};
   }
 
-  //! @brief Copies the routing of the last dispatch on `set` to `to_ids` [t, K] and `to_weights` [t, K], in stream
-  //! order.
-  void copy_routing(int set, int tokens, Index* to_ids, float* to_weights, StreamRef stream) noexcept {
+  //! @brief Copies the routing of the last dispatch on `set` to `to_ids` [t, K] and `to_weights` [t, K] (or null), in
+  //!        stream order.
+  Status copy_routing(int set, int tokens, Index* to_ids, float* to_weights, StreamRef stream) noexcept {
     auto const entries = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(config_.num_experts_per_token);
-    Exec::launch(
-        exec::LaunchGeometry{},
-        CopyKernel{to_ids, to_weights, at<Index>(layout_.sets[set].sent_ids), at<float>(layout_.sets[set].sent_weights),
-                   entries * sizeof(Index), to_weights == nullptr ? 0 : entries * sizeof(float)},
-        stream);
+    const SetLayout& s = layout_.sets[set];
+    return launch_side(set, {.block_num = 1, .warp_per_block = 1}, 0,
+                       CopyKernel{to_ids, to_weights, at<Index>(s.sent_ids), at<float>(s.sent_weights),
+                                  entries * sizeof(Index), to_weights == nullptr ? 0 : entries * sizeof(float)},
+                       stream);
+  }
+
+  //! @brief Enqueues a kernel that reads or writes `set` beside dispatch and combine, writing about `rows` rows.
+  template <class Kernel>
+  Status launch_side(int set, const launch::LaunchParams& call, std::int64_t rows, const Kernel& kernel,
+                     StreamRef stream) noexcept {
+    auto params = resolve(call);
+    if (!params.ok()) return params.error();
+    exec::LaunchGeometry const geometry{.blocks = params->block_num,
+                                        .warps = params->warp_per_block,
+                                        .shared_bytes = kernel.shared_bytes(params->warp_per_block),
+                                        .traffic_bytes = static_cast<std::size_t>(rows) * row_bytes()};
+    ++launched_[set];
+    Exec::launch(geometry, CountedKernel<Kernel>{kernel, at<SetState>(layout_.sets[set].state)}, stream);
+    return {};
   }
 
   //! @brief This rank's fault, or ok. `any` also asks what peers have told.

@@ -32,6 +32,7 @@ struct SetState {
   std::uint32_t dispatch_blocks = 0;  //!< blocks of the running dispatch that are done
   std::uint32_t combine_staged = 0;   //!< blocks of the running combine that have staged their rows
   std::uint32_t combine_blocks = 0;   //!< blocks of the running combine that are done
+  std::uint32_t side_blocks = 0;      //!< blocks of a running side kernel that are done
   std::uint32_t invalid_ids = 0;
   std::uint32_t launches_done = 0;  //!< kernels on this set that have ended; the host waits for them before it frees
   routing::RecvTotals totals;
