@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 
 #include "mori_ep/exec/attributes.hpp"
 
