@@ -165,7 +165,9 @@ class EpDispatchCombine {
     return {};
   }
 
-  //! @brief y[t] = sum over the distinct ranks the token went to of the row that rank returned. Consumes the ticket.
+  //! @brief y[t] = sum over the distinct ranks the token went to of the row that rank returned. Consumes the ticket; on
+  //! an
+  //!        error the ticket stays as it was.
   Status combine(Ticket&& ticket, const CombineInputs& in, StreamRef stream) noexcept {
     if (Status s = combine_half(ticket, in, Stage::received, Half::both, stream); !s.ok()) return s;
     ticket = Ticket{};
@@ -302,7 +304,7 @@ class EpDispatchCombine {
                      "The rows past the limit were dropped. Raise max_total_recv_tokens, or set it to 0 for room for "
                      "everything."};
   }
-  //! @brief The first fault of this rank's kernels so far, or ok. Waits for nothing.
+  //! @brief The first fault that this rank has met or been told of by a peer, or ok. Waits for nothing.
   [[nodiscard]] Status status() const noexcept { return runner_->fault(); }
 
   //! @brief The way back after a fault: collective, waits for `stream`, voids all tickets. Without a fault it does
@@ -310,7 +312,7 @@ class EpDispatchCombine {
   //!        costs nothing: the protocol needs no reset between iterations (MORI's API has one, so callers may keep the
   //!        call).
   Status reset(StreamRef stream) noexcept {
-    if (runner_->fault(true).ok()) return {};
+    if (runner_->fault().ok()) return {};
     ledger_->void_all();
     return runner_->recover(stream);
   }

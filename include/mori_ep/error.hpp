@@ -121,7 +121,7 @@ struct Error {
       if (limit != kNoLimit) text += ", limit " + std::to_string(limit);
     }
     if (peer >= 0) text += ", peer rank " + std::to_string(peer);
-    if (code == Errc::timeout || code == Errc::peer_fault || code == Errc::out_of_step)
+    if (code == Errc::timeout || code == Errc::out_of_step)
       text += ", expected epoch " + std::to_string(expected) + ", seen " + std::to_string(seen);
     if (*hint != '\0') text += std::string(". ") + hint;
     return text;

@@ -7,6 +7,7 @@
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "mori_ep/error.hpp"
 #include "mori_ep/numeric/element.hpp"
+#include "mori_ep/support_matrix.hpp"
 #include "mori_ep/version.hpp"
 
 namespace mori_ep {

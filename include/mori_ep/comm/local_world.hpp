@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <concepts>
+#include <exception>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -32,22 +33,42 @@ class LocalWorld {
   }
 
   //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.
-  //! @return the failed Status of the lowest failing rank, or ok; rank_main may also return nothing.
+  //! @return the failed Status of the lowest failing rank, or ok; rank_main may also return nothing. What rank_main
+  //! throws
+  //!         is thrown here when all ranks have ended (the lowest throwing rank's; std::terminate without exceptions).
   template <class F>
   requires std::invocable<F&, Communicator&> Status run(F&& rank_main) {
     std::vector<Status> results(static_cast<std::size_t>(world()));
+#if defined(__cpp_exceptions)
+    std::vector<std::exception_ptr> thrown(results.size());
+#endif
     std::vector<std::thread> threads;
     threads.reserve(results.size());
     for (int rank = 0; rank < world(); ++rank) {
-      threads.emplace_back([this, rank, &rank_main, &results] {
+      threads.emplace_back([&, rank] {
         Communicator self = communicator(rank);
-        if constexpr (std::is_convertible_v<std::invoke_result_t<F&, Communicator&>, Status>)
-          results[static_cast<std::size_t>(rank)] = rank_main(self);
-        else
-          rank_main(self);
+        auto const call = [&] {
+          if constexpr (std::is_convertible_v<std::invoke_result_t<F&, Communicator&>, Status>)
+            results[static_cast<std::size_t>(rank)] = rank_main(self);
+          else
+            rank_main(self);
+        };
+#if defined(__cpp_exceptions)
+        try {
+          call();
+        } catch (...) {
+          thrown[static_cast<std::size_t>(rank)] = std::current_exception();
+        }
+#else
+        call();
+#endif
       });
     }
     for (auto& thread : threads) thread.join();
+#if defined(__cpp_exceptions)
+    for (const std::exception_ptr& error : thrown)
+      if (error) std::rethrow_exception(error);
+#endif
     for (const Status& result : results)
       if (!result.ok()) return result;
     return {};

@@ -166,31 +166,37 @@ class Runner {
     return {};
   }
 
-  //! @brief This rank's fault, or ok. `any` also asks what peers have told.
-  [[nodiscard]] Status fault(bool any = false) const noexcept {
+  //! @brief What this rank's kernels met, or what a peer has told of its own; ok when nothing.
+  [[nodiscard]] Status fault() const noexcept {
+    Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to reset()."};
     auto* record = at<FaultRecord>(layout_.fault);
-    if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0)
-      return Error{
-          .code = static_cast<Errc>(record->code),
-          .phase = static_cast<Phase>(record->phase),
-          .rank = comm_.rank(),
-          .peer = record->peer,
-          .field = record->limit != 0 ? "combine input rows" : "",
-          .value = record->value,
-          .limit = record->limit != 0 ? record->limit : Error::kNoLimit,
-          .expected = record->expected,
-          .seen = record->seen,
-          .hint = record->limit != 0
-                      ? "Give combine every row that dispatch delivered (recv_count), then call reset() on every rank."
-                      : "The operator has stopped. Bring every rank to reset()."};
-    for (int peer = 0; any && peer < comm_.world(); ++peer) {
+    if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0) {
+      error.code = static_cast<Errc>(record->code);
+      error.phase = static_cast<Phase>(record->phase);
+      error.peer = record->peer;
+      error.expected = record->expected;
+      error.seen = record->seen;
+      if (error.code == Errc::peer_fault) {
+        error.field = "fault reported by rank";
+        error.value = record->value;
+      } else if (error.code == Errc::invalid_argument) {
+        error.field = "combine input rows";
+        error.value = record->value;
+        error.limit = record->limit;
+        error.hint = "Give combine every row that dispatch delivered (recv_count), then bring every rank to reset().";
+      }
+      return error;
+    }
+    for (int peer = 0; peer < comm_.world(); ++peer) {
       std::uint64_t const told =
           std::atomic_ref(at<std::uint64_t>(layout_.peer_faults)[peer]).load(std::memory_order_acquire);
-      if (told != 0)
-        return Error{.code = Errc::peer_fault,
-                     .rank = peer,
-                     .peer = fault_blamed(told),
-                     .hint = "A peer has stopped. Bring every rank to reset()."};
+      if (told == 0) continue;
+      error.code = Errc::peer_fault;
+      error.phase = fault_phase(told);
+      error.peer = fault_blamed(told);
+      error.field = "fault reported by rank";
+      error.value = peer;
+      return error;
     }
     return {};
   }

@@ -15,6 +15,7 @@ MORI_EP_HD constexpr std::uint64_t fault_word(Phase phase, std::int32_t blamed) 
   return (std::uint64_t{1} << 63) | (std::uint64_t{static_cast<std::uint32_t>(phase)} << 32) |
          static_cast<std::uint32_t>(blamed);
 }
+MORI_EP_HD constexpr Phase fault_phase(std::uint64_t word) noexcept { return static_cast<Phase>((word >> 32) & 0xffu); }
 MORI_EP_HD constexpr std::int32_t fault_blamed(std::uint64_t word) noexcept {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+//! @file Which compositions of EpDispatchCombine exist, and how far each is proven: one table for tools, README and
+//! tests.
+#pragma once
+
+#include <cstdint>
+
+#include "mori_ep/exec/host/host.hpp"
+#include "mori_ep/quant/none.hpp"
+#include "mori_ep/schedule/intra_node.hpp"
+#include "mori_ep/transport/xgmi.hpp"
+
+namespace mori_ep {
+
+//! @brief How far a composition is proven.
+enum class Support : std::uint8_t {
+  tested,    //!< runs in the test suite
+  compiled,  //!< compiles in the checks; never run
+  planned    //!< not there yet
+};
+
+constexpr const char* name(Support support) noexcept {
+  return support == Support::tested ? "tested" : support == Support::compiled ? "compiled" : "planned";
+}
+
+//! @brief One composition, by the names its policies carry.
+struct SupportRow {
+  const char* transport;
+  const char* schedule;
+  const char* wire;
+  const char* exec;
+  Support support;
+};
+
+template <class Transport, class Schedule, class Quant, class Exec>
+constexpr SupportRow support_row(Support support) noexcept {
+  return {Transport::kName, Schedule::kName, Quant::kName, Exec::kName, support};
+}
+
+inline constexpr SupportRow kSupportMatrix[] = {
+    support_row<transport::Xgmi, schedule::IntraNode, quant::None<bf16>, exec::Host>(Support::tested),
+    support_row<transport::Xgmi, schedule::IntraNode, quant::None<fp16>, exec::Host>(Support::tested),
+    support_row<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>(Support::tested),
+    {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::planned},
+    {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::planned},
+    {"rdma, hybrid", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
+    {"rdma, hybrid", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
+    {"xgmi, rdma, hybrid", "all", "fp8, fp4 (cast, blockwise)", "host, cuda, hip", Support::planned},
+};
+
+}  // namespace mori_ep
