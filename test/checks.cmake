@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+# Checks of the sources themselves: what compiles, what must not, who includes whom, how a consumer finds the package.
+# A sanitizer build has nothing to add to them.
+if(MORI_EP_SANITIZE)
+  return()
+endif()
+set(check_dir ${CMAKE_CURRENT_BINARY_DIR}/checks)
+set(compiler -D CXX=${CMAKE_CXX_COMPILER} -D FLAGS=${CMAKE_CXX_FLAGS} -D INCLUDE_DIR=${PROJECT_SOURCE_DIR}/include)
+
+# Adds the test checks.<name>: `cmake <definitions> -P <script>`.
+function(add_check name script)
+  add_test(NAME checks.${name} COMMAND ${CMAKE_COMMAND} ${ARGN} -P ${CMAKE_CURRENT_SOURCE_DIR}/${script})
+  set_tests_properties(checks.${name} PROPERTIES LABELS checks)
+endfunction()
+
+add_check(layer_rule layers/layer_rule.cmake -D INCLUDE_DIR=${PROJECT_SOURCE_DIR}/include)
+add_check(layer_rule.selftest layers/layer_rule_selftest.cmake -D INCLUDE_DIR=${PROJECT_SOURCE_DIR}/include
+          -D WORK_DIR=${check_dir}/layers)
+add_check(source_files layers/source_files.cmake -D SOURCE_DIR=${PROJECT_SOURCE_DIR})
+
+# Every header alone and twice in one translation unit: compiled with the build, in parallel, unoptimised.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include/mori_ep ${PROJECT_SOURCE_DIR}/include/mori_ep/*.hpp)
+set(header_sources "")
+set(include_lines "")
+foreach(header IN LISTS headers)
+  string(MAKE_C_IDENTIFIER ${header} name)
+  configure_file(headers/header_twice.cpp.in ${check_dir}/headers/${name}.cpp @ONLY)
+  list(APPEND header_sources ${check_dir}/headers/${name}.cpp)
+  string(APPEND include_lines "#include \"mori_ep/${header}\"\n")
+endforeach()
+add_library(mori_ep_headers OBJECT ${header_sources})
+target_link_libraries(mori_ep_headers PRIVATE mori_ep_development)
+target_compile_options(mori_ep_headers PRIVATE -O0)
+file(GENERATE OUTPUT ${check_dir}/header_objects.rsp CONTENT "\"$<JOIN:$<TARGET_OBJECTS:mori_ep_headers>,\"\n\">\"\n")
+add_check(headers.link_twice headers/link_twice.cmake ${compiler} -D OBJECTS=${check_dir}/header_objects.rsp
+          -D MAIN=${CMAKE_CURRENT_SOURCE_DIR}/headers/main.cpp -D WORK_DIR=${check_dir}/link_twice
+          -D PLANTED=${CMAKE_CURRENT_SOURCE_DIR}/headers/planted_not_inline.hpp)
+
+configure_file(headers/no_exceptions.cpp.in ${check_dir}/no_exceptions.cpp @ONLY)
+add_library(mori_ep_no_exceptions OBJECT ${check_dir}/no_exceptions.cpp)
+target_link_libraries(mori_ep_no_exceptions PRIVATE mori_ep_development)
+target_compile_options(mori_ep_no_exceptions PRIVATE -O0 -fno-exceptions -fno-rtti)
+
+add_check(compile_time headers/compile_time.cmake ${compiler} -D SOURCE=${CMAKE_CURRENT_SOURCE_DIR}/headers/one_operator.cpp)
+set_tests_properties(checks.compile_time PROPERTIES RUN_SERIAL ON)
+
+# What must not compile, with the text that says what to write instead.
+file(GLOB wrong_programs CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} compile_fail/*.cpp)
+foreach(wrong IN LISTS wrong_programs)
+  cmake_path(GET wrong STEM name)
+  add_check(compile_fail.${name} compile_fail/expect_error.cmake ${compiler} -D SOURCE=${CMAKE_CURRENT_SOURCE_DIR}/${wrong})
+endforeach()
+add_check(compile_fail.coverage compile_fail/coverage.cmake -D INCLUDE_DIR=${PROJECT_SOURCE_DIR}/include)
+
+foreach(how find_package add_subdirectory)
+  add_check(package.${how} package/consume.cmake -D HOW=${how} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
+            -D WORK_DIR=${check_dir}/${how} -D VERSION=${PROJECT_VERSION} -D GENERATOR=${CMAKE_GENERATOR}
+            -D MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM} -D CXX=${CMAKE_CXX_COMPILER})
+endforeach()

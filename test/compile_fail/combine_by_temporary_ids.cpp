@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// expect-error: EpDispatchCombine::combine takes the ticket that dispatch returned (it owns the routing), not indices and not another operator's ticket.
+#include <utility>
+
+#include "mori_ep/mori_ep.hpp"
+using namespace mori_ep;
+using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<bf16>, exec::Host>;
+
+Status by_ids(Ep& ep, [[maybe_unused]] Ep::Ticket ticket, [[maybe_unused]] const std::int32_t* ids,
+              const Ep::CombineInputs& rows, Ep::StreamRef stream) {
+#ifdef GOOD
+  return ep.combine(std::move(ticket), rows, stream);
+#else
+  return ep.combine(TensorView<const std::int32_t>{ids, 1, 8}, rows, stream);
+#endif
+}

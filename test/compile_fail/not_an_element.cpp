@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: MIT
+// expect-error: quant::None<T>: T must be mori_ep::bf16, mori_ep::fp16 or float. Convert the rows, or choose a quantising policy.
+#include "mori_ep/mori_ep.hpp"
+using namespace mori_ep;
+
+#ifdef GOOD
+using T = float;
+#else
+using T = double;
+#endif
+template class mori_ep::EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<T>, exec::Host>;
