@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+//! @file Memory with canaries round it and in the gaps between rows, filled with NaN bytes.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define MORI_EP_TEST_POISON 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define MORI_EP_TEST_POISON 1
+#endif
+#endif
+#if defined(MORI_EP_TEST_POISON)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace mori_ep::test {
+
+//! @brief `rows` rows of `width` bytes, `stride` apart, at a multiple of 256 bytes. Ends with the last row's last byte.
+class Guarded {
+ public:
+  static constexpr std::size_t kAlign = 256, kGuard = 256;
+  static constexpr auto kFill = std::byte{0xff}, kCanary = std::byte{0xc5};
+
+  Guarded() = default;
+  Guarded(std::size_t rows, std::size_t width, std::size_t stride)
+      : rows_(rows), width_(width), stride_(stride), bytes_(rows == 0 ? 0 : (rows - 1) * stride + width) {
+    storage_.reset(new std::byte[bytes_ + 2 * kGuard + kAlign]);
+    auto const at = reinterpret_cast<std::uintptr_t>(storage_.get()) + kGuard;
+    data_ = storage_.get() + kGuard + (kAlign - at % kAlign) % kAlign;
+    std::fill(data_ - kGuard, data_, kCanary);
+    std::fill(data_, data_ + bytes_, kFill);
+    std::fill(data_ + bytes_, data_ + bytes_ + kGuard, kCanary);
+    poison();
+  }
+  explicit Guarded(std::size_t bytes) : Guarded(1, bytes, bytes) {}
+  Guarded(Guarded&& other) noexcept { *this = std::move(other); }
+  Guarded& operator=(Guarded&& other) noexcept {
+    unpoison();
+    storage_ = std::move(other.storage_);
+    data_ = std::exchange(other.data_, nullptr);
+    rows_ = other.rows_, width_ = other.width_, stride_ = other.stride_, bytes_ = other.bytes_;
+    return *this;
+  }
+  ~Guarded() { unpoison(); }
+
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::byte* row(std::size_t i) const noexcept { return data_ + i * stride_; }
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+  //! @brief Copies packed rows in.
+  void put(const void* packed) const noexcept {
+    for (std::size_t i = 0; width_ != 0 && i < rows_; ++i)
+      std::memcpy(row(i), static_cast<const std::byte*>(packed) + i * width_, width_);
+  }
+  //! @brief Do the rows still hold these bytes?
+  [[nodiscard]] bool holds(const void* packed) const noexcept {
+    for (std::size_t i = 0; width_ != 0 && i < rows_; ++i)
+      if (std::memcmp(row(i), static_cast<const std::byte*>(packed) + i * width_, width_) != 0) return false;
+    return true;
+  }
+  //! @brief Nothing before, after or between the rows was written.
+  [[nodiscard]] bool intact() const noexcept {
+    if (data_ == nullptr) return true;
+    unpoison();
+    bool ok = all(data_ - kGuard, kGuard, kCanary) && all(data_ + bytes_, kGuard, kCanary);
+    for (std::size_t i = 0; i + 1 < rows_; ++i) ok = ok && all(row(i) + width_, stride_ - width_, kFill);
+    poison();
+    return ok;
+  }
+  //! @brief Not a byte was written.
+  [[nodiscard]] bool untouched() const noexcept { return data_ == nullptr || (intact() && all(data_, bytes_, kFill)); }
+
+  static bool all(const std::byte* from, std::size_t bytes, std::byte value) noexcept {
+    return std::all_of(from, from + bytes, [value](std::byte b) { return b == value; });
+  }
+
+ private:
+  void poison() const noexcept {
+#if defined(MORI_EP_TEST_POISON)
+    ASAN_POISON_MEMORY_REGION(data_ - kGuard, kGuard);
+    ASAN_POISON_MEMORY_REGION(data_ + bytes_, kGuard);
+#endif
+  }
+  void unpoison() const noexcept {
+#if defined(MORI_EP_TEST_POISON)
+    if (data_ != nullptr) ASAN_UNPOISON_MEMORY_REGION(data_ - kGuard, bytes_ + 2 * kGuard);
+#endif
+  }
+
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* data_ = nullptr;
+  std::size_t rows_ = 0, width_ = 0, stride_ = 0, bytes_ = 0;
+};
+
+}  // namespace mori_ep::test

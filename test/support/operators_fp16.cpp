@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+#include "support/harness.hpp"
+
+namespace mori_ep::test {
+template std::string play_as<Op<fp16>>(const Plan&);
+template std::string play_as<Op<fp16, reduce::WeightedSum, std::int64_t>>(const Plan&);
+}  // namespace mori_ep::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+//! @file What a test of the operator consists of: a world, its calls with all ranks' tokens, and the order of steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mori_ep/schedule/config.hpp"
+#include "support/oracle.hpp"
+#include "support/random.hpp"
+
+namespace mori_ep::test {
+
+using oracle::Format;
+enum class Ids { int32, int64 };
+enum class Reduction { sum, weighted };
+
+//! @brief One operator on every rank.
+struct Setup {
+  Format format = Format::fp32;
+  Ids ids = Ids::int32;
+  Reduction reduction = Reduction::sum;
+  int world = 2;
+  int gpu_per_node = 0;  //!< of the LocalWorld
+  int streams = 1;       //!< 2: buffer set i works on stream i
+  bool own_memory = false;
+  int jitter_us = 0;  //!< a random sleep up to this long before every kernel of every rank
+  EpDispatchCombineConfig config = {.hidden_dim = 16,
+                                    .max_num_inp_token_per_rank = 8,
+                                    .num_experts_per_rank = 2,
+                                    .num_experts_per_token = 2,
+                                    .timeout_ms = kSanitized ? 120000 : 60000};
+  [[nodiscard]] int experts() const noexcept { return world * config.num_experts_per_rank; }
+};
+
+//! @brief One dispatch and its combine.
+struct Call {
+  std::vector<oracle::Tokens> tokens;  //!< by rank
+  bool weights = true;
+  bool zero_copy = false;
+  bool return_weights = false;
+  int pad = 0;         //!< how much every leading dimension exceeds the width: elements, or 16-byte pieces of rows
+  int extra_rows = 0;  //!< rows that the external combine input has beyond recv_count
+  int blocks = 0, warps = 0;
+  std::vector<int> delay_us;  //!< by rank: sleep before the dispatch, on the stream
+  int replay_of = -1;         //!< call whose kept routing is used instead of ids (and, without `weights`, weights)
+};
+
+struct Step {
+  enum Kind { dispatch, send, recv, combine, combine_send, combine_recv, drop, keep, scribble } kind;
+  int call;
+};
+
+struct Plan {
+  Setup setup;
+  std::vector<Call> calls;
+  std::vector<Step> steps;  //!< empty: dispatch and combine, call by call
+};
+
+//! @brief Runs the plan and compares everything with the oracle, bit for bit. Empty when all is right.
+std::string play(const Plan& plan);
+std::string describe(const Plan& plan);
+
+enum class Routing {
+  uniform,       // distinct experts
+  any,           // experts may repeat
+  one_expert,    // all to expert 0
+  one_rank,      // all to the last rank's experts
+  own_rank,      // stays at home
+  never_own,     // never at home
+  two_per_rank,  // pairs of experts of one rank
+  all_masked,    // -1
+  some_masked,   // -1 at random
+  first_masked,
+  last_masked,
+  invalid,  // ids beyond the experts, negative ones, -1 and good ones
+  skewed,   // low experts far more often
+};
+inline constexpr Routing kRoutings[] = {
+    Routing::uniform,     Routing::any,          Routing::one_expert, Routing::one_rank,    Routing::own_rank,
+    Routing::never_own,   Routing::two_per_rank, Routing::all_masked, Routing::some_masked, Routing::first_masked,
+    Routing::last_masked, Routing::invalid,      Routing::skewed};
+const char* name(Routing routing) noexcept;
+
+//! @brief The ids of one token, appended.
+void append_ids(const Setup& setup, Routing routing, int rank, Rng& rng, std::vector<std::int64_t>& ids);
+//! @brief `count` tokens of a rank: random elements of moderate size (zeros and denormals among them), weights, scales.
+oracle::Tokens make_tokens(const Setup& setup, Routing routing, int rank, int count, Rng& rng);
+//! @brief A call in which rank r has `counts[r % size]` tokens.
+Call make_call(const Setup& setup, Routing routing, const std::vector<int>& counts, Rng& rng);
+
+//! @brief A plan of `calls` calls with the same routing kind, all ranks with M tokens.
+Plan make_plan(const Setup& setup, Routing routing, int calls, std::uint64_t seed);
+
+}  // namespace mori_ep::test
