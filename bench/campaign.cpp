@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+#include "campaign.hpp"
+
+#include <cstdio>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include <unistd.h>
+
+#include "workload/routes.hpp"
+
+namespace ep_bench {
+namespace {
+
+namespace workload = mori_ep::workload;
+constexpr const char* kFilePrefix = "file:";
+
+std::string gib(std::int64_t bytes) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%lld bytes (%.1f GiB)", static_cast<long long>(bytes),
+                static_cast<double>(bytes) / (1 << 30));
+  return text;
+}
+
+//! A bar when stderr is a terminal; otherwise a line when a configuration is done.
+class ProgressLine {
+ public:
+  ProgressLine(const Config& c, std::size_t before, std::size_t all)
+      : terminal_(::isatty(STDERR_FILENO) == 1),
+        label_("[" + std::to_string(before + 1) + "/" + std::to_string(all) + "] " + std::to_string(c.tokens) +
+               " tokens, hidden " + std::to_string(c.hidden) + ", " + c.dtype) {}
+  void operator()(double done) {
+    constexpr int kCells = 30;
+    int const cells = static_cast<int>(done * kCells);
+    if (!terminal_ || cells == shown_) return;
+    shown_ = cells;
+    std::fprintf(stderr, "\r%s [%-*s]", label_.c_str(), kCells,
+                 std::string(static_cast<std::size_t>(cells), '#').c_str());
+  }
+  void finish(const Outcome& outcome) const {
+    const Phases& p = outcome.phases;
+    std::fprintf(stderr, "%s%s: dispatch %.0f us, combine %.0f us, pair %.0f us, %s\n", terminal_ ? "\r\033[K" : "",
+                 label_.c_str(), p.dispatch.p50_us(), p.combine.p50_us(), p.pair.p50_us(),
+                 outcome.ok() ? "ok" : ("WRONG\n  " + outcome.check).c_str());
+  }
+
+ private:
+  bool terminal_;
+  std::string label_;
+  int shown_ = -1;
+};
+
+}  // namespace
+
+std::vector<Problem> make_problems(const Options& o) {
+  if (o.experts % o.world != 0)
+    throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of --world " +
+                     std::to_string(o.world) + ": every rank hosts the same number. Give " +
+                     std::to_string((o.experts / o.world + 1) * o.world) + ", or another world.");
+  std::optional<workload::Routes> log;
+  std::vector<int> topks = o.topk;
+  auto const kind = workload::parse_routing(o.routing);
+  if (o.routing.rfind(kFilePrefix, 0) == 0) {
+    try {
+      log = workload::read_route_log(o.routing.substr(std::string(kFilePrefix).size()), o.experts);
+    } catch (const std::exception& error) {
+      throw UsageError(std::string(error.what()) +
+                       ". Give a log of JSON lines with topk_ids and topk_weights, and its "
+                       "--experts.");
+    }
+    if (!o.topk_given) topks = {log->topk};
+    for (int topk : topks)
+      if (topk != log->topk)
+        throw UsageError("--topk " + std::to_string(topk) + ", but the log has " + std::to_string(log->topk) +
+                         " ids per token: leave --topk out.");
+  } else if (!kind) {
+    throw UsageError("--routing '" + o.routing + "': give " + workload::kRoutingNames + ", or file:PATH.");
+  }
+
+  std::vector<Problem> problems;
+  for (auto const& dtype : o.dtypes)
+    for (int hidden : o.hidden)
+      for (int topk : topks)
+        for (int tokens : o.tokens) {
+          Config const config{.world = o.world,
+                              .tokens = tokens,
+                              .hidden = hidden,
+                              .topk = topk,
+                              .experts = o.experts,
+                              .dtype = dtype,
+                              .schedule = o.schedule,
+                              .routing = o.routing,
+                              .external = o.external,
+                              .launch = {.block_num = o.blocks, .warp_per_block = o.warps},
+                              .iterations = o.iterations,
+                              .warmup = o.warmup,
+                              .seed = o.seed};
+          (void)footprint(config);  // the library's own verdict comes before any work
+          std::int64_t const all = std::int64_t{tokens} * o.world;
+          try {
+            problems.emplace_back(config,
+                                  log ? workload::take_tokens(*log, all)
+                                      : workload::generate_routes(*kind, all, topk, o.experts, o.world, o.seed));
+          } catch (const std::invalid_argument& error) {
+            throw UsageError(error.what());
+          }
+        }
+  return problems;
+}
+
+void warn_of_noise(const Machine& machine) {
+  if (machine.load_average > 1)
+    std::fprintf(stderr, "ep_bench: warning: load average %.2f: this machine is busy, timings will be off\n",
+                 machine.load_average);
+  if (auto const why = unfit_build(); !why.empty()) std::fprintf(stderr, "ep_bench: warning: %s\n", why.c_str());
+}
+
+void check_memory(const Problem& problem, std::int64_t more) {
+  const Config& c = problem.config();
+  std::int64_t const available = available_bytes(), needed = needed_bytes(problem) + more;
+  if (needed > available)
+    throw UsageError("--tokens " + std::to_string(c.tokens) + " needs " + gib(needed) + " and " + gib(available) +
+                     " are free: give fewer --tokens, or a smaller --hidden or --world.");
+  std::int64_t const arenas = c.world * static_cast<std::int64_t>(footprint(c).bytes);
+  if (arenas > available)
+    std::fprintf(stderr,
+                 "ep_bench: warning: the arenas of %d tokens are %s and %s are free; what this routing touches fits, "
+                 "another may not\n",
+                 c.tokens, gib(arenas).c_str(), gib(available).c_str());
+}
+
+Row run_mori(const Problem& problem, std::size_t before, std::size_t all) {
+  Row row{.config = problem.config(),
+          .footprint = footprint(problem.config()),
+          .staging_bytes = problem.staging_bytes(),
+          .rows_received = {},
+          .mori = {},
+          .mpi = {}};
+  for (int rank = 0; rank < row.config.world; ++rank) row.rows_received.push_back(problem.received(rank).size());
+  ProgressLine progress(row.config, before, all);
+  row.mori = run_host(problem, [&](double done) { progress(done); });
+  progress.finish(row.mori);
+  return row;
+}
+
+int run(const Options& options) {
+  auto const problems = make_problems(options);
+  Report report{.machine = Machine::here(),
+                .flags = options.flags,
+                .mpi = "",
+                .seed = options.seed,
+                .per_rank = options.per_rank,
+                .ceiling = nullptr,
+                .rows = {}};
+  for (auto const& problem : problems) check_memory(problem);
+  warn_of_noise(report.machine);
+  Ceiling ceiling(options.world);
+  report.ceiling = &ceiling;
+  ceiling.measure();
+  for (auto const& problem : problems) report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
+  ceiling.measure();
+  print(std::cout, report, options.format);
+  return report.ok() ? 0 : 1;
+}
+
+}  // namespace ep_bench

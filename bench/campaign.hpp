@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+//! @file From options to a report: which configurations, whether they fit, and running them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "report.hpp"
+
+namespace ep_bench {
+
+//! @brief The command line, parsed.
+struct Options {
+  int world = 8;
+  std::vector<int> tokens, hidden, topk;
+  bool topk_given = false;
+  int experts = 256;
+  std::vector<std::string> dtypes;
+  std::string schedule = "intranode";
+  std::string routing = "uniform";
+  bool external = false;
+  int blocks = 0, warps = 0;
+  int iterations = 50, warmup = 5;
+  std::uint64_t seed = 1;
+  Format format = Format::table;
+  bool per_rank = false;
+  std::string flags;  //!< the whole command line
+};
+
+//! @brief Every combination of the lists, checked and with its routes.
+//! @throw UsageError
+[[nodiscard]] std::vector<Problem> make_problems(const Options& options);
+
+//! @brief Warns on stderr of what makes timings worthless.
+void warn_of_noise(const Machine& machine);
+
+//! @brief Warns on stderr when the arenas are larger than the memory, though what is touched fits.
+//! @param more bytes needed besides mori_ep's
+//! @throw UsageError when the problem does not fit the memory that is free now
+void check_memory(const Problem& problem, std::int64_t more = 0);
+
+//! @brief Runs mori_ep on the problem, with progress on stderr.
+//! @param before configurations already run, of `all`
+[[nodiscard]] Row run_mori(const Problem& problem, std::size_t before, std::size_t all);
+
+//! @brief `ep_bench run`.
+//! @return the exit code
+int run(const Options& options);
+
+//! @brief `ep_bench mpi-baseline`, on every process under mpirun.
+//! @return the exit code
+int mpi_baseline(const Options& options);
+
+}  // namespace ep_bench

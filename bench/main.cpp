@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+//! @file ep_bench's command line.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "campaign.hpp"
+
+namespace {
+
+using ep_bench::Format;
+using ep_bench::Options;
+
+void add_options(CLI::App& app, Options& o) {
+  auto const positive = CLI::Range(1, 1 << 30);
+  o.tokens = {128, 512, 1024};
+  o.hidden = {7168};
+  o.topk = {8};
+  o.dtypes = {"bf16"};
+  static const std::map<std::string, Format> formats = {
+      {"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}};
+  app.add_option("--tokens", o.tokens, "Tokens of each rank; a list gives one row each")
+      ->delimiter(',')
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--hidden", o.hidden, "Elements per row; list")
+      ->delimiter(',')
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--topk", o.topk, "Experts per token; list. With file:, the log's")
+      ->delimiter(',')
+      ->check(positive)
+      ->capture_default_str();
+  app.add_option("--experts", o.experts, "Experts of all ranks together")->check(positive)->capture_default_str();
+  app.add_option("--dtype", o.dtypes, "bf16, fp16, fp32; list")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
+      ->capture_default_str();
+  app.add_option("--schedule", o.schedule, "intranode")->check(CLI::IsMember({"intranode"}))->capture_default_str();
+  app.add_option("--routing", o.routing, "uniform, zipf, grouped, one-hot, or file:PATH (a routing log, JSON lines)")
+      ->capture_default_str();
+  app.add_option("--iterations", o.iterations, "Timed iterations per row")->check(positive)->capture_default_str();
+  app.add_option("--warmup", o.warmup, "Iterations before those")->check(CLI::Range(0, 1 << 30))->capture_default_str();
+  app.add_option("--blocks", o.blocks, "Blocks per launch; 0: the machine's default")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--warps", o.warps, "Warps (threads, on the host) per block; 0: the machine's default")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", o.seed, "Of routes and payload")->capture_default_str();
+  app.add_option("--format", o.format, "table, csv or json, on stdout")
+      ->transform(CLI::CheckedTransformer(formats).description("{table,csv,json}"))
+      ->default_str("table");
+  app.add_flag("--per-rank", o.per_rank, "Also what each rank received and took (table, json)");
+  app.add_flag_function(
+      "--explain",
+      [](std::int64_t) {
+        ep_bench::explain(std::cout);
+        std::exit(0);
+      },
+      "What is timed, what every column means, what is checked");
+}
+
+//! Under mpirun every process parses the same line; one of them may complain about it.
+bool first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name); rank != nullptr) return std::string(rank) == "0";
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Measures mori_ep's dispatch and combine, and checks every byte before and after.", "ep_bench");
+  app.set_version_flag("--version", ep_bench::version());
+  app.require_subcommand(1);
+  app.failure_message(CLI::FailureMessage::help);
+  app.failure_message([](const CLI::App* a, const CLI::Error& e) {
+    return "ep_bench: " + std::string(e.what()) + ". See " + a->get_name() + " --help.\n";
+  });
+
+  Options run_options, mpi_options;
+  auto* run = app.add_subcommand("run", "Time mori_ep against memcpy, all ranks as threads of this process");
+  std::string exec = "host";
+  run->add_option("--exec", exec, "host")->check(CLI::IsMember({"host"}))->capture_default_str();
+  run->add_option("--world", run_options.world, "Ranks")->check(CLI::Range(1, 8192))->capture_default_str();
+  add_options(*run, run_options);
+  bool zero_copy = false;
+  auto* external =
+      run->add_flag("--external", run_options.external, "Combine stages its rows from the caller's buffer");
+  run->add_flag("--zero-copy", zero_copy, "Combine's rows lie in the registered buffer (default)")->excludes(external);
+  run->footer(
+      "Exit codes: 0 ok, 1 wrong data, 2 usage.\n"
+      "Example: ep_bench run --tokens 128,512,1024,4096 --format json > run.json");
+
+  auto* mpi = app.add_subcommand("mpi-baseline", "Time mori_ep against pack + MPI_Alltoallv + unpack, under mpirun");
+  add_options(*mpi, mpi_options);
+  mpi->footer(
+      "The world is mpirun's -np. Exit codes: 0 ok, 1 wrong data, 2 usage.\n"
+      "Example: mpirun --oversubscribe -np 8 ep_bench mpi-baseline --tokens 128,512,1024\n"
+      "As root: mpirun --allow-run-as-root --oversubscribe -np 8 ep_bench mpi-baseline --tokens 128,512,1024\n"
+      "Waiting MPI processes yield their core (OMPI_MCA_mpi_yield_when_idle=1 is set unless you set it).");
+
+  try {
+    app.parse(argc, argv);
+    Options& options = run->parsed() ? run_options : mpi_options;
+    auto* chosen = run->parsed() ? run : mpi;
+    options.topk_given = chosen->count("--topk") > 0;
+    for (int i = 0; i < argc; ++i) options.flags += (i == 0 ? "" : " ") + std::string(argv[i]);
+    if (options.per_rank && options.format == Format::csv)
+      throw ep_bench::UsageError("--per-rank goes with --format table or json.");
+    return run->parsed() ? ep_bench::run(options) : ep_bench::mpi_baseline(options);
+  } catch (const CLI::ParseError& error) {
+    bool const quiet = error.get_exit_code() != 0 && !first_process();
+    return (quiet ? error.get_exit_code() : app.exit(error)) == 0 ? 0 : 2;
+  } catch (const ep_bench::UsageError& error) {
+    if (first_process()) std::fprintf(stderr, "ep_bench: %s\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ep_bench: %s\n", error.what());
+    return 1;
+  }
+}

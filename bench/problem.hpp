@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT
+//! @file One configuration to measure, its routes, and the bytes they mean. All in plain loops, none in the library's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mori_ep/launch/launch_params.hpp"
+#include "mori_ep/routing/route.hpp"
+#include "workload/routes.hpp"
+
+namespace ep_bench {
+
+//! @brief The user asked for something that cannot be; the text names the cure. Exit code 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+//! @brief What one row of the report stands for.
+struct Config {
+  int world = 8;
+  int tokens = 0;  //!< per rank
+  int hidden = 0;
+  int topk = 0;
+  int experts = 0;
+  std::string dtype;
+  std::string schedule;
+  std::string routing;
+  bool external = false;  //!< combine stages its rows from a buffer of the caller's
+  mori_ep::launch::LaunchParams launch;
+  int iterations = 0;
+  int warmup = 0;
+  std::uint64_t seed = 0;
+
+  [[nodiscard]] int experts_per_rank() const noexcept { return experts / world; }
+  [[nodiscard]] std::size_t element_bytes() const noexcept { return dtype == "fp32" ? 4 : 2; }
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(hidden) * element_bytes(); }
+};
+
+//! @brief A configuration with the routes of all ranks' tokens, rank by rank.
+class Problem {
+ public:
+  Problem(Config config, mori_ep::workload::Routes routes) : config_(std::move(config)), routes_(std::move(routes)) {
+    received_.resize(static_cast<std::size_t>(config_.world));
+    for (int rank = 0; rank < config_.world; ++rank)
+      for (int token = 0; token < config_.tokens; ++token) {
+        bool sent = false;
+        for (int d = 0; d < config_.world; ++d)
+          if (goes_to(rank, token, d)) {
+            received_[static_cast<std::size_t>(d)].push_back({rank, token});
+            sent = true;
+          }
+        tokens_sent_ += sent ? 1 : 0;
+      }
+    for (auto const& rows : received_) rows_ += rows.size();
+  }
+
+  [[nodiscard]] const Config& config() const noexcept { return config_; }
+  //! @brief [tokens, topk] of one rank.
+  [[nodiscard]] const std::int32_t* ids(int rank, int token = 0) const noexcept {
+    return routes_.ids.data() + entry(rank, token);
+  }
+  [[nodiscard]] const float* weights(int rank, int token = 0) const noexcept {
+    return routes_.weights.data() + entry(rank, token);
+  }
+  [[nodiscard]] int owner(std::int32_t expert) const noexcept {
+    return expert >= 0 && expert < config_.experts ? expert / config_.experts_per_rank() : -1;
+  }
+  [[nodiscard]] bool goes_to(int rank, int token, int destination) const noexcept {
+    for (int k = 0; k < config_.topk; ++k)
+      if (owner(ids(rank, token)[k]) == destination) return true;
+    return false;
+  }
+  //! @brief The sources of the rows that `rank` must receive, in the order it must receive them.
+  [[nodiscard]] const std::vector<mori_ep::routing::SourcePos>& received(int rank) const noexcept {
+    return received_[static_cast<std::size_t>(rank)];
+  }
+
+  //! @brief Rows written by a dispatch, read by a combine; over all ranks.
+  [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  [[nodiscard]] double dispatch_bytes() const noexcept {
+    return static_cast<double>((tokens_sent_ + rows_) * config_.row_bytes());
+  }
+  [[nodiscard]] double combine_bytes() const noexcept {
+    return static_cast<double>((rows_ + static_cast<std::size_t>(config_.world) * tokens()) * config_.row_bytes());
+  }
+  //! @brief The copy of every row into the registered buffer, read and written, that --external adds to combine.
+  [[nodiscard]] double staging_bytes() const noexcept {
+    return config_.external ? 2.0 * static_cast<double>(rows_ * config_.row_bytes()) : 0.0;
+  }
+  [[nodiscard]] std::size_t tokens() const noexcept { return static_cast<std::size_t>(config_.tokens); }
+
+ private:
+  [[nodiscard]] std::size_t entry(int rank, int token) const noexcept {
+    return (static_cast<std::size_t>(rank) * tokens() + static_cast<std::size_t>(token)) *
+           static_cast<std::size_t>(config_.topk);
+  }
+
+  Config config_;
+  mori_ep::workload::Routes routes_;
+  std::vector<std::vector<mori_ep::routing::SourcePos>> received_;
+  std::size_t rows_ = 0, tokens_sent_ = 0;
+};
+
+}  // namespace ep_bench

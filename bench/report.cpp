@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT
+#include "report.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <initializer_list>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "mori_ep/version.hpp"
+
+namespace ep_bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Cells = std::vector<std::string>;
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", digits, value);
+  return text;
+}
+
+double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+
+//! The three phases by name, in the order of every form of the report.
+template <class F>
+void for_each_phase(const Phases& phases, F&& f) {
+  f("dispatch", phases.dispatch);
+  f("combine", phases.combine);
+  f("pair", phases.pair);
+}
+
+void print_aligned(std::ostream& out, const std::vector<Cells>& table) {
+  std::vector<std::size_t> widths(table.front().size());
+  for (auto const& row : table)
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (auto const& row : table) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i)
+      line += (i == 0 ? "" : row[i] == "|" ? " " : "  ") + std::string(widths[i] - row[i].size(), ' ') + row[i];
+    out << line << '\n';
+  }
+}
+
+void append(Cells& to, Cells from) { std::move(from.begin(), from.end(), std::back_inserter(to)); }
+
+Cells config_cells(const Config& c) {
+  return {std::to_string(c.tokens),
+          std::to_string(c.hidden),
+          std::to_string(c.topk),
+          std::to_string(c.experts),
+          c.dtype,
+          c.routing};
+}
+Cells const kConfigHead = {"tokens", "hidden", "topk", "experts", "dtype", "routing"};
+
+std::string compiler() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+std::vector<Cells> run_table(const Report& report) {
+  double const ceiling = report.ceiling->gbps();
+  bool const staged = report.rows.front().config.external;
+  Cells head = kConfigHead;
+  for (const char* phase : {"d", "c", "d+c"}) {
+    std::string const p = phase;
+    append(head, {"|", p + " p50us", "p99us", "MB", "GB/s", "ratio"});
+  }
+  append(head, {"|", "MiB/rank", "foot"});
+  if (staged) head.push_back("staged MB");
+  head.push_back("check");
+  std::vector<Cells> table = {head};
+  for (auto const& row : report.rows) {
+    Cells cells = config_cells(row.config);
+    for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+      append(cells, {"|", fixed(p.p50_us(), 1), fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), 2),
+                     fixed(ratio(p.gbps(), ceiling), 3)});
+    });
+    append(
+        cells,
+        {"|", fixed(static_cast<double>(row.footprint.bytes) / (1 << 20), 1),
+         fixed(ratio(static_cast<double>(row.footprint.bytes), static_cast<double>(row.footprint.contract_bytes)), 4)});
+    if (staged) cells.push_back(fixed(row.staging_bytes / 1e6, 1));
+    cells.push_back(row.mori.ok() ? "ok" : "WRONG");
+    table.push_back(cells);
+  }
+  return table;
+}
+
+std::vector<Cells> mpi_table(const Report& report) {
+  Cells head = kConfigHead;
+  for (const char* phase : {"d", "c", "d+c"}) {
+    std::string const p = phase;
+    append(head, {"|", p + " us", "ratio", "MPI us", "ratio", "mori/MPI"});
+  }
+  append(head, {"|", "foot", "check", "MPI check"});
+  std::vector<Cells> table = {head};
+  double const ceiling = report.ceiling->gbps();
+  for (auto const& row : report.rows) {
+    Cells cells = config_cells(row.config);
+    Phases const& mpi = row.mpi->phases;
+    const Phase* theirs[] = {&mpi.dispatch, &mpi.combine, &mpi.pair};
+    int i = 0;
+    for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+      const Phase& m = *theirs[i++];
+      append(cells, {"|", fixed(p.p50_us(), 1), fixed(ratio(p.gbps(), ceiling), 3), fixed(m.p50_us(), 1),
+                     fixed(ratio(m.gbps(), ceiling), 3), fixed(ratio(p.p50_us(), m.p50_us()), 3)});
+    });
+    append(
+        cells,
+        {"|",
+         fixed(ratio(static_cast<double>(row.footprint.bytes), static_cast<double>(row.footprint.contract_bytes)), 4),
+         row.mori.ok() ? "ok" : "WRONG", row.mpi->ok() ? "ok" : "WRONG"});
+    table.push_back(cells);
+  }
+  return table;
+}
+
+void print_table(std::ostream& out, const Report& report) {
+  const Config& c = report.rows.front().config;
+  const Machine& m = report.machine;
+  out << "# ep_bench " << version() << ": " << c.schedule << " on the host, " << c.world << " ranks as threads, "
+      << (c.external ? "combine input staged" : "zero-copy combine") << ", " << c.iterations << " iterations after "
+      << c.warmup << ", seed " << report.seed << '\n'
+      << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
+      << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE << '\n'
+      << "# ceiling: memcpy with " << report.ceiling->threads() << " threads of "
+      << (report.ceiling->bytes_per_thread() >> 20) << " MiB each: " << fixed(report.ceiling->gbps(), 2)
+      << " GB/s read + written\n";
+  if (!report.mpi.empty())
+    out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
+  print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
+  if (report.per_rank) {
+    out << "\n# per rank: each rank's own p50\n";
+    Cells head = kConfigHead;
+    append(head, {"|", "rank", "tokens sent", "rows received", "d us", "c us", "d+c us"});
+    std::vector<Cells> table = {head};
+    for (auto const& row : report.rows)
+      for (std::size_t r = 0; r < row.mori.phases.pair.rank_p50_us.size(); ++r) {
+        Cells cells = config_cells(row.config);
+        append(cells,
+               {"|", std::to_string(r), std::to_string(row.config.tokens), std::to_string(row.rows_received[r])});
+        for_each_phase(row.mori.phases,
+                       [&](const char*, const Phase& p) { cells.push_back(fixed(p.rank_p50_us[r], 1)); });
+        table.push_back(cells);
+      }
+    print_aligned(out, table);
+  }
+}
+
+void print_csv(std::ostream& out, const Report& report) {
+  bool const mpi = !report.mpi.empty();
+  out << "world,tokens,hidden,topk,experts,dtype,schedule,routing,combine_input,iterations,seed";
+  auto const heads = [&](const std::string& prefix) {
+    for (const char* phase : {"dispatch", "combine", "pair"})
+      for (const char* figure : {"p50_us", "p99_us", "bytes", "gbps", "ceiling_gbps", "ratio"})
+        out << ',' << prefix << phase << '_' << figure;
+  };
+  heads("");
+  if (mpi) heads("mpi_");
+  if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
+  out << ",staging_bytes,footprint_bytes,contract_bytes,check\n";
+  double const ceiling = report.ceiling->gbps();
+  auto const figures = [&](const Phases& phases) {
+    for_each_phase(phases, [&](const char*, const Phase& p) {
+      out << ',' << fixed(p.p50_us(), 3) << ',' << fixed(p.p99_us(), 3) << ',' << fixed(p.bytes, 0) << ','
+          << fixed(p.gbps(), 4) << ',' << fixed(ceiling, 4) << ',' << fixed(ratio(p.gbps(), ceiling), 4);
+    });
+  };
+  auto const quoted = [](std::string text) {
+    for (std::size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
+    return '"' + text + '"';
+  };
+  for (auto const& row : report.rows) {
+    const Config& c = row.config;
+    out << c.world << ',' << c.tokens << ',' << c.hidden << ',' << c.topk << ',' << c.experts << ',' << c.dtype << ','
+        << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy") << ','
+        << c.iterations << ',' << c.seed;
+    figures(row.mori.phases);
+    if (mpi) {
+      figures(row.mpi->phases);
+      const Phase* theirs[] = {&row.mpi->phases.dispatch, &row.mpi->phases.combine, &row.mpi->phases.pair};
+      int i = 0;
+      for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+        out << ',' << fixed(ratio(p.p50_us(), theirs[i++]->p50_us()), 4);
+      });
+      out << ',' << quoted(row.mpi->check);
+    }
+    out << ',' << fixed(row.staging_bytes, 0) << ',' << row.footprint.bytes << ',' << row.footprint.contract_bytes
+        << ',' << quoted(row.mori.check) << '\n';
+  }
+}
+
+Json phases_json(const Phases& phases, double ceiling) {
+  Json out = Json::object();
+  for_each_phase(phases, [&](const char* name, const Phase& p) {
+    if (p.samples_us.empty()) return;
+    out[name] = {{"p50_us", p.p50_us()},      {"p99_us", p.p99_us()},    {"bytes", p.bytes},
+                 {"gbps", p.gbps()},          {"ceiling_gbps", ceiling}, {"ratio", ratio(p.gbps(), ceiling)},
+                 {"samples_us", p.samples_us}};
+  });
+  return out;
+}
+
+void print_json(std::ostream& out, const Report& report) {
+  const Machine& m = report.machine;
+  double const ceiling = report.ceiling->gbps();
+  Json results = Json::array();
+  for (auto const& row : report.rows) {
+    const Config& c = row.config;
+    Json result = {{"config",
+                    {{"exec", "host"},
+                     {"world", c.world},
+                     {"tokens", c.tokens},
+                     {"hidden", c.hidden},
+                     {"topk", c.topk},
+                     {"experts", c.experts},
+                     {"dtype", c.dtype},
+                     {"schedule", c.schedule},
+                     {"routing", c.routing},
+                     {"combine_input", c.external ? "external" : "zero-copy"},
+                     {"blocks", c.launch.block_num},
+                     {"warps", c.launch.warp_per_block},
+                     {"iterations", c.iterations},
+                     {"warmup", c.warmup}}},
+                   {"check", row.mori.check},
+                   {"footprint",
+                    {{"bytes", row.footprint.bytes},
+                     {"contract_bytes", row.footprint.contract_bytes},
+                     {"ratio", ratio(static_cast<double>(row.footprint.bytes),
+                                     static_cast<double>(row.footprint.contract_bytes))}}},
+                   {"staging_bytes", row.staging_bytes},
+                   {"phases", phases_json(row.mori.phases, ceiling)}};
+    if (row.mpi) {
+      result["mpi"] = {{"check", row.mpi->check}, {"phases", phases_json(row.mpi->phases, ceiling)}};
+      auto const over = [](const Phase& a, const Phase& b) { return ratio(a.p50_us(), b.p50_us()); };
+      result["mori_over_mpi"] = {{"dispatch", over(row.mori.phases.dispatch, row.mpi->phases.dispatch)},
+                                 {"combine", over(row.mori.phases.combine, row.mpi->phases.combine)},
+                                 {"pair", over(row.mori.phases.pair, row.mpi->phases.pair)}};
+    }
+    if (report.per_rank) {
+      Json ranks = Json::array();
+      for (std::size_t r = 0; r < row.mori.phases.pair.rank_p50_us.size(); ++r) {
+        Json rank = {{"rank", r}, {"tokens", c.tokens}, {"rows_received", row.rows_received[r]}};
+        for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
+          rank[name + std::string("_p50_us")] = p.rank_p50_us[r];
+        });
+        ranks.push_back(rank);
+      }
+      result["ranks"] = ranks;
+    }
+    results.push_back(result);
+  }
+  Json document = {{"machine",
+                    {{"cpu", m.cpu},
+                     {"cores", m.cores},
+                     {"memory_bytes", m.memory_bytes},
+                     {"kernel", m.kernel},
+                     {"load_average", m.load_average}}},
+                   {"build",
+                    {{"version", version()},
+                     {"compiler", compiler()},
+                     {"type", EP_BENCH_BUILD_TYPE},
+                     {"flags", EP_BENCH_CXX_FLAGS},
+                     {"sanitizer", EP_BENCH_SANITIZE}}},
+                   {"flags", report.flags},
+                   {"seed", report.seed},
+                   {"ceiling",
+                    {{"threads", report.ceiling->threads()},
+                     {"bytes_per_thread", report.ceiling->bytes_per_thread()},
+                     {"gbps", ceiling},
+                     {"samples_gbps", report.ceiling->samples_gbps()}}}};
+  if (!report.mpi.empty()) document["mpi"] = report.mpi;
+  document["results"] = results;
+  out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+}  // namespace
+
+void print(std::ostream& out, const Report& report, Format format) {
+  switch (format) {
+    case Format::table:
+      return print_table(out, report);
+    case Format::csv:
+      return print_csv(out, report);
+    case Format::json:
+      return print_json(out, report);
+  }
+}
+
+void explain(std::ostream& out) {
+  out << R"(What is timed
+  Every rank is a thread that enqueues on its stream and waits for it. Before each timed phase all ranks meet; one
+  iteration takes from the first rank's start to the last rank's end, so skew between ranks is inside.
+  d     dispatch alone: all ranks meet again before the combine that follows
+  c     combine alone; the experts' rows lie in the registered buffer (zero-copy), or with --external in a buffer of
+        the caller's, from which combine stages them: the copy is inside the time
+  d+c   dispatch and combine back to back, enqueued together, nothing in between (experts take no time here)
+
+Columns of `run`
+  tokens     tokens of each rank; hidden, topk, experts (all ranks'), dtype, routing as asked for
+  p50us      median over iterations, microseconds; p99us: 99th percentile (the largest, under 100 iterations)
+  MB         payload bytes of all ranks, 10^6; ids and weights travel too, and are not counted
+               d: (tokens with a destination, read once + rows written) x row bytes
+               c: (rows read + tokens written) x row bytes; --external: + staged MB
+               d+c: their sum
+             a token is one row for each distinct rank among its experts
+  GB/s       MB over p50us, 10^9 bytes per second, read + written
+  ratio      GB/s over the ceiling
+  ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
+             last-level cache where memory allows; bytes counted read + written; median of the samples taken before
+             and after all configurations, in this run
+  MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
+             combine, with weights, ids and positions)
+  staged MB  with --external: each received row read once and written once, part of c and d+c
+  check      ok, or WRONG; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
+
+Columns of `mpi-baseline`
+  us         p50 of mori_ep and of MPI, measured in turn in the same run; ratio: GB/s over the ceiling, with the same
+             bytes for both; mori/MPI: mori_ep's time over MPI's (0.2 is a fifth)
+  MPI        d: count rows, MPI_Alltoall of counts, pack rows by destination rank, MPI_Alltoallv of rows and of
+             ids + weights + positions, unpack those (rows arrive where they are wanted: no copy)
+             c: MPI_Alltoallv of rows (the experts wrote where it sends from: no copy), then sum in fp32 with one
+             rounding, by mori_ep's own vectorised loop
+             buffers are allocated and touched before; one row is one MPI datatype
+             MPI processes sleep while mori_ep's 8 threads are timed
+
+What is checked, before and after timing
+  Every element of every row, id, weight, source position, row order and count after dispatch, bit by bit; every element
+  of every output against a double-precision sum computed from the routes alone, within the roundings that the element
+  type makes unavoidable; that inputs were not written. Rows spell their rank and token; expert e answers
+  weight x (1 + e / experts) x (row rotated by e elements). The outputs of the last timed iteration are checked as well.
+
+Exit codes
+  0 all checks ok, 1 wrong data or an error of the library, 2 usage (bad option or combination, or too little memory)
+)";
+}
+
+std::string version() {
+  return std::to_string(MORI_EP_VERSION_MAJOR) + "." + std::to_string(MORI_EP_VERSION_MINOR) + "." +
+         std::to_string(MORI_EP_VERSION_PATCH);
+}
+
+std::string unfit_build() {
+  if (*EP_BENCH_SANITIZE != '\0') return "built with a sanitizer: timings say nothing";
+#if !defined(__OPTIMIZE__)
+  return "built without optimisation: timings say nothing. Use -DCMAKE_BUILD_TYPE=RelWithDebInfo";
+#else
+  return "";
+#endif
+}
+
+}  // namespace ep_bench

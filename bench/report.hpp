@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+//! @file The report: as a table, CSV or JSON.
+#pragma once
+
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "ceiling.hpp"
+#include "machine.hpp"
+#include "mori_ep/ep_dispatch_combine.hpp"
+#include "problem.hpp"
+#include "run.hpp"
+
+namespace ep_bench {
+
+//! @brief One configuration and what was measured of it.
+struct Row {
+  Config config;
+  mori_ep::Footprint footprint;
+  double staging_bytes = 0;
+  std::vector<std::size_t> rows_received;  //!< by rank
+  Outcome mori;
+  std::optional<Outcome> mpi;
+};
+
+struct Report {
+  Machine machine;
+  std::string flags;  //!< the command line
+  std::string mpi;    //!< the MPI library, when there is a comparison with it
+  std::uint64_t seed = 0;
+  bool per_rank = false;
+  const Ceiling* ceiling = nullptr;
+  std::vector<Row> rows;
+
+  [[nodiscard]] bool ok() const {
+    for (auto const& row : rows)
+      if (!row.mori.ok() || (row.mpi && !row.mpi->ok())) return false;
+    return true;
+  }
+};
+
+enum class Format { table, csv, json };
+
+void print(std::ostream& out, const Report& report, Format format);
+
+//! @brief What every column means.
+void explain(std::ostream& out);
+
+[[nodiscard]] std::string version();
+//! @brief Empty, or why this build's timings say nothing.
+[[nodiscard]] std::string unfit_build();
+
+}  // namespace ep_bench
