@@ -93,8 +93,8 @@ class EpDispatchCombine {
 
   //! @brief One rank's tokens. `input`, `indices` always, also with zero rows; or `input` and `routing`.
   struct DispatchInputs {
-    TensorView<const Token> input;            //!< [t, H]
-    TensorView<const Index> indices;          //!< [t, K]
+    TensorView<const Token> input = {};       //!< [t, H]
+    TensorView<const Index> indices = {};     //!< [t, K]
     TensorView<const float> weights = {};     //!< [t, K], optional
     TensorView<const std::byte> scales = {};  //!< [t, scale_dim * scale_type_size] bytes, when configured
     const KeptRouting* routing =
@@ -117,7 +117,7 @@ class EpDispatchCombine {
   //! @brief What combine takes. `input` empty, or the registered buffer itself: zero-copy; else rows to be staged from.
   struct CombineInputs {
     TensorView<const Out> input = {};       //!< [>= recv_count, H]
-    TensorView<Out> output;                 //!< [t, H]
+    TensorView<Out> output = {};            //!< [t, H]
     TensorView<const float> weights = {};   //!< [>= recv_count, K]: weights to send back
     TensorView<float> weights_output = {};  //!< [t, K]: their sums over the distinct ranks
     launch::LaunchParams launch = {};
