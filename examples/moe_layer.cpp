@@ -6,6 +6,7 @@
 //   moe_layer --routing zipf --tokens 4096   the built-in generator
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -27,6 +28,9 @@ using namespace mori_ep;
 using moe_layer::ExpertModel, moe_layer::LocalExperts, moe_layer::Options, moe_layer::Reference;
 
 namespace {
+
+//! Peers wait while a rank's experts compute, and large experts take their time on a CPU.
+constexpr std::chrono::milliseconds kPatience = std::chrono::minutes(10);
 
 //! One line on stderr that overwrites itself; silent when nobody watches.
 class Progress {
@@ -80,7 +84,8 @@ class MoeLayer {
                 .max_num_inp_token_per_rank = static_cast<int>((options.tokens + options.world - 1) / options.world),
                 .num_experts_per_rank = options.experts / options.world,
                 .num_experts_per_token = options.topk,
-                .num_experts = options.experts} {
+                .num_experts = options.experts,
+                .timeout_ms = kPatience.count()} {
     for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = static_cast<T>(2 * ExpertModel::noise(options.seed, 0, i));
   }
 
@@ -98,7 +103,8 @@ class MoeLayer {
     reference_ = moe_layer::compute_reference(model_, routes_, x_, [this](double part) {
       progress_.show("reference without dispatch: " + std::to_string(static_cast<int>(100 * part)) + " %");
     });
-    Status const status = LocalWorld(options_.world).run([this](Communicator& comm) { return run_rank(comm); });
+    Status const status =
+        LocalWorld(options_.world, 0, kPatience).run([this](Communicator& comm) { return run_rank(comm); });
     progress_.clear();
     if (!status.ok()) return fail(status, 1);
     return print_report() ? 0 : 1;
@@ -110,11 +116,11 @@ class MoeLayer {
     int const rank = comm.rank(), world = comm.world();
     Result<Ep> ep = Ep::create(comm, config_);
     if (!ep.ok()) return ep.status();
-    exec::Host::Stream stream;
     LocalExperts experts(model_, rank * config_.num_experts_per_rank, config_.num_experts_per_rank, ep->capacity(),
                          options_.topk);
     RankReport& report = reports_[static_cast<std::size_t>(rank)];
     std::vector<T> y;
+    exec::Host::Stream stream;  // last, so that on an early return its work ends before what it works on
 
     for (int round = 0; round < options_.rounds; ++round) {
       // The shards move on by one rank each round, so that every round routes anew under one reference.
