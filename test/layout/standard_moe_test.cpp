@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT
+// The standard-MoE layout against plain loops: rows by expert in source order, and the weighted way back.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mori_ep/mori_ep.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+using namespace mori_ep;
+using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>;
+
+struct Shape {
+  int world, tokens, hidden, topk, experts_per_rank, room;
+};
+
+std::int32_t id_of(const Shape& s, int rank, int token, int k) {
+  if ((token + k) % 11 == 0) return -1;
+  if (token % 5 == 1 && k > 0 && k == s.topk - 1) return id_of(s, rank, token, 0);  // one expert named twice
+  return static_cast<std::int32_t>((token * 7 + k * k * 3 + rank * 5) % (s.world * s.experts_per_rank));
+}
+float weight_of(int token, int k) { return 0.25f * static_cast<float>((token + 2 * k) % 7); }
+float payload(int rank, int token, int h) {
+  return static_cast<float>(rank * 64 + token) + 0.5f * static_cast<float>(h % 3);
+}
+float factor(int expert) { return static_cast<float>(expert + 1); }
+
+//! What expert `e` must hold: (rank, token) in order, one entry per token that names it.
+std::vector<std::pair<int, int>> rows_of(const Shape& s, int e) {
+  std::vector<std::pair<int, int>> rows;
+  for (int r = 0; r < s.world; ++r)
+    for (int t = 0; t < s.tokens; ++t)
+      for (int k = 0; k < s.topk; ++k)
+        if (id_of(s, r, t, k) == e) {
+          rows.emplace_back(r, t);
+          break;
+        }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("the standard-MoE layout holds each expert's rows in source order and combines them weighted",
+          "[layout/standard_moe]") {
+  for (Shape const s : {Shape{1, 5, 4, 1, 3, 5}, Shape{4, 37, 64, 3, 5, 4 * 37}, Shape{3, 16, 8, 6, 2, 20}}) {
+    std::vector<std::string> problems(static_cast<std::size_t>(s.world));
+    LocalWorld(s.world)
+        .run([&](Communicator& comm) {
+          auto& problem = problems[static_cast<std::size_t>(comm.rank())];
+          auto ep = Ep::create(comm, {.hidden_dim = s.hidden,
+                                      .max_num_inp_token_per_rank = s.tokens,
+                                      .num_experts_per_rank = s.experts_per_rank,
+                                      .num_experts_per_token = s.topk})
+                        .value();
+          exec::Host::Stream stream;
+          int const rank = comm.rank(), capacity = static_cast<int>(ep.capacity());
+          auto const size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+          std::vector<float> x(size(s.tokens * s.hidden)), y(x.size(), std::nanf("")), weights(size(s.tokens * s.topk));
+          std::vector<std::int32_t> ids(weights.size());
+          for (int t = 0; t < s.tokens; ++t) {
+            for (int h = 0; h < s.hidden; ++h) x[size(t * s.hidden + h)] = payload(rank, t, h);
+            for (int k = 0; k < s.topk; ++k) {
+              ids[size(t * s.topk + k)] = id_of(s, rank, t, k);
+              weights[size(t * s.topk + k)] = weight_of(t, k);
+            }
+          }
+          std::vector<float> packed_x(size(std::int64_t{s.experts_per_rank} * s.room * s.hidden), std::nanf(""));
+          std::vector<std::int32_t> count(size(s.experts_per_rank)), info(size(s.experts_per_rank * s.room)),
+              slots(size(capacity * s.topk));
+          std::vector<std::int64_t> ranges(size(s.experts_per_rank * s.world)), dropped(size(s.experts_per_rank));
+          Ep::StandardMoe const packed{.packed_recv_x = {packed_x.data(), s.experts_per_rank * s.room, s.hidden},
+                                       .packed_recv_count = count.data(),
+                                       .packed_recv_src_info = info.data(),
+                                       .packed_recv_layout_range = ranges.data(),
+                                       .row_slots = slots.data(),
+                                       .packed_dropped = dropped.data(),
+                                       .max_rows_per_expert = s.room};
+          auto got = ep.dispatch_standard_moe({.input = {x.data(), s.tokens, s.hidden},
+                                               .indices = {ids.data(), s.tokens, s.topk},
+                                               .weights = {weights.data(), s.tokens, s.topk},
+                                               .launch = {.block_num = 3, .warp_per_block = 2}},
+                                              packed, stream);
+          got.status().or_throw();
+          stream.synchronize();
+          for (int e = 0; e < s.experts_per_rank; ++e) {
+            auto const rows = rows_of(s, rank * s.experts_per_rank + e);
+            int const kept = std::min(static_cast<int>(rows.size()), s.room);
+            if (count[size(e)] != kept || dropped[size(e)] != static_cast<std::int64_t>(rows.size()) - kept)
+              problem = "count of expert " + std::to_string(e);
+            if (got->expert_count[e] != static_cast<int>(rows.size())) problem = "expert_count";
+            for (int i = 0; i < kept; ++i) {
+              auto const [r, t] = rows[size(i)];
+              if (info[size(e * s.room + i)] != r * s.tokens + t) problem = "source position";
+              for (int h = 0; h < s.hidden; ++h) {
+                float& value = packed_x[size((std::int64_t{e} * s.room + i) * s.hidden + h)];
+                if (value != payload(r, t, h)) problem = "row";
+                value *= factor(rank * s.experts_per_rank + e);
+              }
+            }
+            for (int r = 0, first = 0; r < s.world; ++r) {
+              std::int64_t const range = ranges[size(e * s.world + r)];
+              int in_range = 0;
+              for (int i = 0; i < kept; ++i) in_range += rows[size(i)].first == r;
+              if ((range >> 32) != first || (range & 0xffffffff) != in_range) problem = "layout range";
+              first += in_range;
+            }
+          }
+          ep.combine_standard_moe(std::move(got->ticket), packed, {.output = {y.data(), s.tokens, s.hidden}}, stream)
+              .or_throw();
+          stream.synchronize();
+          for (int t = 0; t < s.tokens; ++t)
+            for (int h = 0; h < s.hidden; ++h) {
+              double expected = 0, magnitude = 0;
+              for (int k = 0; k < s.topk; ++k) {
+                int const e = id_of(s, rank, t, k);
+                if (e < 0) continue;
+                auto const rows = rows_of(s, e);
+                bool kept = false;
+                for (int i = 0; i < std::min(static_cast<int>(rows.size()), s.room); ++i)
+                  kept |= rows[size(i)] == std::pair(rank, t);
+                if (!kept) continue;
+                expected += double{weight_of(t, k)} * factor(e) * payload(rank, t, h);
+                magnitude += std::abs(double{weight_of(t, k)} * factor(e) * payload(rank, t, h));
+              }
+              if (!(std::abs(y[size(t * s.hidden + h)] - expected) <= 1e-6 * magnitude)) problem = "combined sum";
+            }
+          ep.status().or_throw();
+        })
+        .or_throw();
+    for (const std::string& problem : problems) CHECK(problem.empty());
+  }
+}
+
+TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard_moe]") {
+  LocalWorld(1)
+      .run([](Communicator& comm) {
+        auto ep = Ep::create(comm, {.hidden_dim = 4,
+                                    .max_num_inp_token_per_rank = 2,
+                                    .num_experts_per_rank = 1,
+                                    .num_experts_per_token = 1})
+                      .value();
+        exec::Host::Stream stream;
+        std::vector<float> x(8), packed_x(8);
+        std::vector<std::int32_t> ids(2), ints(16);
+        std::vector<std::int64_t> longs(4);
+        Ep::StandardMoe packed{.packed_recv_x = {packed_x.data(), 2, 4},
+                               .packed_recv_count = ints.data(),
+                               .packed_recv_src_info = ints.data() + 2,
+                               .packed_recv_layout_range = longs.data(),
+                               .row_slots = ints.data() + 4,
+                               .packed_dropped = longs.data() + 1,
+                               .max_rows_per_expert = 2};
+        auto no_weights =
+            ep.dispatch_standard_moe({.input = {x.data(), 2, 4}, .indices = {ids.data(), 2, 1}}, packed, stream);
+        CHECK(no_weights.error().code == Errc::invalid_argument);
+        CHECK(std::string(no_weights.error().field) == "weights rows");
+        auto got = ep.dispatch({.input = {x.data(), 2, 4}, .indices = {ids.data(), 2, 1}}, stream);
+        packed.max_rows_per_expert = 0;
+        CHECK(std::string(ep.convert_dispatch_output(got->ticket, packed, stream).error().field) ==
+              "max_rows_per_expert");
+        packed.max_rows_per_expert = 3;
+        CHECK(std::string(ep.convert_dispatch_output(got->ticket, packed, stream).error().field) ==
+              "packed_recv_x rows");
+        packed.max_rows_per_expert = 2;
+        packed.row_slots = nullptr;
+        CHECK(std::string(ep.convert_combine_input(got->ticket, packed, stream).error().field) == "packed layout");
+      })
+      .or_throw();
+}
