@@ -30,6 +30,9 @@ void* operator new(std::size_t bytes) { return counted_allocation(bytes, alignof
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted_allocation(bytes, static_cast<std::size_t>(alignment));
 }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_allocation(bytes, alignof(std::max_align_t));
+}
 void operator delete(void* memory) noexcept { counted_release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { counted_release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { counted_release(memory); }

@@ -167,6 +167,7 @@ TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard
         packed.max_rows_per_expert = 2;
         packed.row_slots = nullptr;
         CHECK(std::string(ep.convert_combine_input(got->ticket, packed, stream).error().field) == "packed layout");
+        stream.synchronize();
       })
       .or_throw();
 }
