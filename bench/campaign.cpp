@@ -23,6 +23,12 @@ std::string gib(std::int64_t bytes) {
   return text;
 }
 
+void require_memory(const Config& c, std::int64_t needed) {
+  if (std::int64_t const available = available_bytes(); needed > available)
+    throw UsageError("--tokens " + std::to_string(c.tokens) + " needs at least " + gib(needed) + " and " +
+                     gib(available) + " are free: give fewer --tokens, or a smaller --hidden or --world.");
+}
+
 //! A bar when stderr is a terminal; otherwise a line when a configuration is done.
 class ProgressLine {
  public:
@@ -40,9 +46,12 @@ class ProgressLine {
   }
   void finish(const Outcome& outcome) const {
     const Phases& p = outcome.phases;
-    std::fprintf(stderr, "%s%s: dispatch %.0f us, combine %.0f us, pair %.0f us, %s\n", terminal_ ? "\r\033[K" : "",
-                 label_.c_str(), p.dispatch.p50_us(), p.combine.p50_us(), p.pair.p50_us(),
-                 outcome.ok() ? "ok" : ("WRONG\n  " + outcome.check).c_str());
+    std::fprintf(stderr, "%s%s: ", terminal_ ? "\r\033[K" : "", label_.c_str());
+    if (outcome.ok())
+      std::fprintf(stderr, "dispatch %.0f us, combine %.0f us, pair %.0f us, ok\n", p.dispatch.p50_us(),
+                   p.combine.p50_us(), p.pair.p50_us());
+    else
+      std::fprintf(stderr, "FAILED\n  %s\n", outcome.check.c_str());
   }
 
  private:
@@ -58,6 +67,9 @@ std::vector<Problem> make_problems(const Options& o) {
     throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of --world " +
                      std::to_string(o.world) + ": every rank hosts the same number. Give " +
                      std::to_string((o.experts / o.world + 1) * o.world) + ", or another world.");
+  auto const launch =
+      mori_ep::launch::resolve<mori_ep::exec::Host>({o.blocks, o.warps}, {}, o.world, mori_ep::Errc::invalid_argument);
+  if (!launch.ok()) throw UsageError(launch.message());
   std::optional<workload::Routes> log;
   std::vector<int> topks = o.topk;
   auto const kind = workload::parse_routing(o.routing);
@@ -98,6 +110,8 @@ std::vector<Problem> make_problems(const Options& o) {
                               .seed = o.seed};
           (void)footprint(config);  // the library's own verdict comes before any work
           std::int64_t const all = std::int64_t{tokens} * o.world;
+          // Routes are large too: what cannot fit by inputs and outputs alone is refused before they are made.
+          require_memory(config, 2 * all * static_cast<std::int64_t>(config.row_bytes()));
           try {
             problems.emplace_back(config,
                                   log ? workload::take_tokens(*log, all)
@@ -118,10 +132,8 @@ void warn_of_noise(const Machine& machine) {
 
 void check_memory(const Problem& problem, std::int64_t more) {
   const Config& c = problem.config();
-  std::int64_t const available = available_bytes(), needed = needed_bytes(problem) + more;
-  if (needed > available)
-    throw UsageError("--tokens " + std::to_string(c.tokens) + " needs " + gib(needed) + " and " + gib(available) +
-                     " are free: give fewer --tokens, or a smaller --hidden or --world.");
+  std::int64_t const available = available_bytes();
+  require_memory(c, needed_bytes(problem) + more);
   std::int64_t const arenas = c.world * static_cast<std::int64_t>(footprint(c).bytes);
   if (arenas > available)
     std::fprintf(stderr,

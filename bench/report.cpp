@@ -2,6 +2,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <initializer_list>
 #include <utility>
@@ -17,12 +18,13 @@ using Json = nlohmann::ordered_json;
 using Cells = std::vector<std::string>;
 
 std::string fixed(double value, int digits) {
+  if (std::isnan(value)) return "-";  // not measured: the check failed
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", digits, value);
   return text;
 }
 
-double ratio(double a, double b) { return b > 0 ? a / b : 0; }
+double ratio(double a, double b) { return a / b; }
 
 //! The three phases by name, in the order of every form of the report.
 template <class F>
@@ -87,7 +89,7 @@ std::vector<Cells> run_table(const Report& report) {
         {"|", fixed(static_cast<double>(row.footprint.bytes) / (1 << 20), 1),
          fixed(ratio(static_cast<double>(row.footprint.bytes), static_cast<double>(row.footprint.contract_bytes)), 4)});
     if (staged) cells.push_back(fixed(row.staging_bytes / 1e6, 1));
-    cells.push_back(row.mori.ok() ? "ok" : "WRONG");
+    cells.push_back(row.mori.ok() ? "ok" : "FAILED");
     table.push_back(cells);
   }
   return table;
@@ -116,7 +118,7 @@ std::vector<Cells> mpi_table(const Report& report) {
         cells,
         {"|",
          fixed(ratio(static_cast<double>(row.footprint.bytes), static_cast<double>(row.footprint.contract_bytes)), 4),
-         row.mori.ok() ? "ok" : "WRONG", row.mpi->ok() ? "ok" : "WRONG"});
+         row.mori.ok() ? "ok" : "FAILED", row.mpi->ok() ? "ok" : "FAILED"});
     table.push_back(cells);
   }
   return table;
@@ -167,6 +169,7 @@ void print_csv(std::ostream& out, const Report& report) {
   if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
   out << ",staging_bytes,footprint_bytes,contract_bytes,check\n";
   double const ceiling = report.ceiling->gbps();
+  auto const fixed = [](double value, int digits) { return std::isnan(value) ? "" : ep_bench::fixed(value, digits); };
   auto const figures = [&](const Phases& phases) {
     for_each_phase(phases, [&](const char*, const Phase& p) {
       out << ',' << fixed(p.p50_us(), 3) << ',' << fixed(p.p99_us(), 3) << ',' << fixed(p.bytes, 0) << ','
@@ -319,7 +322,7 @@ Columns of `run`
   MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
              combine, with weights, ids and positions)
   staged MB  with --external: each received row read once and written once, part of c and d+c
-  check      ok, or WRONG; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
+  check      ok, or FAILED; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
 
 Columns of `mpi-baseline`
   us         p50 of mori_ep and of MPI, measured in turn in the same run; ratio: GB/s over the ceiling, with the same

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 namespace ep_bench {
@@ -15,9 +16,9 @@ inline double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-//! @brief The smallest sample that at least `percent` % of the samples do not exceed; 0 when there is none.
+//! @brief The smallest sample that at least `percent` % of the samples do not exceed; NaN when there is none.
 inline double percentile(std::vector<double> samples, double percent) {
-  if (samples.empty()) return 0;
+  if (samples.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::sort(samples.begin(), samples.end());
   auto const rank = std::ceil(percent / 100.0 * static_cast<double>(samples.size()));
   return samples[static_cast<std::size_t>(std::max(rank, 1.0)) - 1];
@@ -79,7 +80,7 @@ struct Phase {
       : samples_us(spans.over_ranks_us()), rank_p50_us(spans.rank_p50_us()), bytes(phase_bytes) {}
   [[nodiscard]] double p50_us() const { return percentile(samples_us, 50); }
   [[nodiscard]] double p99_us() const { return percentile(samples_us, 99); }
-  [[nodiscard]] double gbps() const { return samples_us.empty() ? 0 : bytes / p50_us() / 1e3; }
+  [[nodiscard]] double gbps() const { return bytes / p50_us() / 1e3; }
 };
 
 struct Phases {

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+//! @file `ep_bench mpi-baseline`: MPI's times and mori_ep's, in turn, in one run.
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <mpi.h>
+
+#include "campaign.hpp"
+#include "element_types.hpp"
+#include "mpi_alltoallv.hpp"
+
+namespace ep_bench {
+namespace {
+
+//! MPI from here to the end of the scope.
+class Session {
+ public:
+  Session() {
+    // On an oversubscribed machine MPI's users let waiting processes yield; mpirun --oversubscribe may not say so.
+    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    MPI_Init(nullptr, nullptr);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_);
+    MPI_Comm node;
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    MPI_Comm_size(node, &on_node_);
+    MPI_Comm_free(&node);
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() { MPI_Finalize(); }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int world() const { return world_; }
+  [[nodiscard]] bool one_machine() const { return on_node_ == world_; }
+  [[nodiscard]] static std::string library() {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    std::string const all(text, static_cast<std::size_t>(length));
+    return all.substr(0, all.find_first_of(",\n"));
+  }
+
+ private:
+  int rank_ = 0, world_ = 1, on_node_ = 1;
+};
+
+//! A barrier in which processes sleep: MPI's own would take the cores from whoever is still at work.
+void sleep_until_all_are_here(unsigned poll_us) {
+  MPI_Request request;
+  MPI_Ibarrier(MPI_COMM_WORLD, &request);
+  for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) ::usleep(poll_us);
+}
+
+//! As Meeting::wait: first all come, asleep; then all start together.
+void meet() {
+  sleep_until_all_are_here(100);
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+//! The same text on every process: that of the lowest rank that has one.
+std::string first_complaint(const std::string& mine, const Session& session) {
+  int const claim = mine.empty() ? session.world() : session.rank();
+  int owner = 0;
+  MPI_Allreduce(&claim, &owner, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (owner == session.world()) return {};
+  auto length = static_cast<int>(mine.size());
+  MPI_Bcast(&length, 1, MPI_INT, owner, MPI_COMM_WORLD);
+  std::string text = mine;
+  text.resize(static_cast<std::size_t>(length));
+  MPI_Bcast(text.data(), length, MPI_CHAR, owner, MPI_COMM_WORLD);
+  return text;
+}
+
+//! All processes' spans on rank 0.
+Spans gather(Spans& own, const Session& session) {
+  auto const n = static_cast<int>(own.size());
+  std::vector<Span> all(own.size() * static_cast<std::size_t>(session.world()));
+  MPI_Gather(own.data(), 2 * n, MPI_DOUBLE, all.data(), 2 * n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+  Spans out(n, session.world());
+  for (int rank = 0; rank < session.world(); ++rank)
+    for (int i = 0; i < n; ++i) out.at(i, rank) = all[static_cast<std::size_t>(rank * n + i)];
+  return out;
+}
+
+template <class T>
+class MpiRank {
+ public:
+  MpiRank(const Problem& problem, const Session& session)
+      : config_(problem.config()), problem_(problem), session_(session), work_(problem, session.rank()) {}
+
+  Outcome run() {
+    Verifier<T> const before(problem_, config_.seed), after(problem_, ~config_.seed);
+    Outcome out;
+    Spans dispatch(config_.iterations, 1), combine(config_.iterations, 1), pair(config_.iterations, 1);
+    std::string wrong = verify(before);
+    if (wrong.empty()) {
+      for (int i = -config_.warmup; i < config_.iterations; ++i) {
+        Span const d = timed([&] { work_.dispatch(); });
+        Span const c = timed([&] { work_.combine(); });
+        Span const p = timed([&] {
+          work_.dispatch();
+          work_.combine();
+        });
+        if (i < 0) continue;
+        dispatch.at(i, 0) = d;
+        combine.at(i, 0) = c;
+        pair.at(i, 0) = p;
+      }
+      wrong = first_complaint(check_outputs(before), session_);
+    }
+    if (wrong.empty()) wrong = verify(after);
+    out.check = wrong.empty() ? "ok" : "MPI " + wrong;
+    double const d = problem_.dispatch_bytes(), c = problem_.combine_bytes();
+    Phases phases{{gather(dispatch, session_), d}, {gather(combine, session_), c}, {gather(pair, session_), d + c}};
+    if (out.ok()) out.phases = std::move(phases);
+    return out;
+  }
+
+ private:
+  template <class F>
+  static Span timed(F&& f) {
+    meet();
+    Span span{now_us(), 0};
+    f();
+    span.end_us = now_us();
+    return span;
+  }
+  std::string verify(const Verifier<T>& verifier) {
+    verifier.fill_input(session_.rank(), work_.input());
+    work_.poison_output();
+    work_.dispatch();
+    std::string wrong = verifier.check_dispatched(session_.rank(), work_.received());
+    if (wrong.empty()) verifier.apply_experts(session_.rank(), work_.received(), work_.answers());
+    work_.combine();
+    if (wrong.empty()) wrong = check_outputs(verifier);
+    return first_complaint(wrong, session_);
+  }
+  std::string check_outputs(const Verifier<T>& verifier) {
+    std::string wrong = verifier.check_combined(session_.rank(), work_.output());
+    return wrong.empty() ? verifier.check_input(session_.rank(), work_.input()) : wrong;
+  }
+
+  const Config& config_;
+  const Problem& problem_;
+  const Session& session_;
+  Alltoallv<T> work_;
+};
+
+//! Work of rank 0 alone, on every core, while the others sleep.
+template <class F>
+void alone(const Session& session, F&& f) {
+  if (session.rank() == 0) {
+    cpu_set_t bound, every;
+    ::sched_getaffinity(0, sizeof(bound), &bound);
+    CPU_ZERO(&every);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &every);
+    ::sched_setaffinity(0, sizeof(every), &every);  // mpirun binds processes to cores; threads need them all
+    f();
+    ::sched_setaffinity(0, sizeof(bound), &bound);
+  }
+  sleep_until_all_are_here(2000);
+}
+
+}  // namespace
+
+int mpi_baseline(const Options& given) {
+  Session const session;
+  if (session.world() < 2)
+    throw UsageError("there is one MPI process: start it as mpirun --oversubscribe -np 8 ep_bench mpi-baseline ...");
+  if (!session.one_machine())
+    throw UsageError("the MPI processes must all be on one machine: their clocks are compared.");
+  Options options = given;
+  options.world = session.world();
+  bool const first = session.rank() == 0;
+  std::vector<Problem> problems;
+  std::string refused;  // what one process refuses, all refuse: free memory may differ between them
+  try {
+    problems = make_problems(options);
+    for (auto const& problem : problems)
+      if (first) check_memory(problem, alltoallv_bytes(problem));
+  } catch (const UsageError& error) {
+    refused = error.what();
+  }
+  if (refused = first_complaint(refused, session); !refused.empty()) throw UsageError(refused);
+
+  Report report{.machine = Machine::here(),
+                .flags = options.flags,
+                .mpi = Session::library(),
+                .seed = options.seed,
+                .per_rank = options.per_rank,
+                .ceiling = nullptr,
+                .rows = {}};
+  if (first) warn_of_noise(report.machine);
+  std::unique_ptr<Ceiling> ceiling;
+  alone(session, [&] {
+    ceiling = std::make_unique<Ceiling>(options.world);
+    ceiling->measure();
+  });
+  report.ceiling = ceiling.get();
+  for (auto const& problem : problems) {
+    Outcome mpi =
+        with_element_type(problem.config().dtype, [&]<class T>(T) { return MpiRank<T>(problem, session).run(); });
+    alone(session, [&] {
+      report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
+      if (!mpi.ok()) std::fprintf(stderr, "  %s\n", mpi.check.c_str());
+      report.rows.back().mpi = std::move(mpi);
+    });
+  }
+  alone(session, [&] { ceiling->measure(); });
+  int code = 0;
+  if (first) {
+    print(std::cout, report, options.format);
+    code = report.ok() ? 0 : 1;
+  }
+  MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  return code;
+}
+
+}  // namespace ep_bench
