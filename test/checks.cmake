@@ -31,8 +31,8 @@ endforeach()
 add_library(mori_ep_headers OBJECT ${header_sources})
 target_link_libraries(mori_ep_headers PRIVATE mori_ep_development)
 target_compile_options(mori_ep_headers PRIVATE -O0)
-file(GENERATE OUTPUT ${check_dir}/header_objects.rsp CONTENT "\"$<JOIN:$<TARGET_OBJECTS:mori_ep_headers>,\"\n\">\"\n")
-add_check(headers.link_twice headers/link_twice.cmake ${compiler} -D OBJECTS=${check_dir}/header_objects.rsp
+file(GENERATE OUTPUT ${check_dir}/header_objects$<CONFIG>.rsp CONTENT "\"$<JOIN:$<TARGET_OBJECTS:mori_ep_headers>,\"\n\">\"\n")
+add_check(headers.link_twice headers/link_twice.cmake ${compiler} -D OBJECTS=${check_dir}/header_objects$<CONFIG>.rsp
           -D MAIN=${CMAKE_CURRENT_SOURCE_DIR}/headers/main.cpp -D WORK_DIR=${check_dir}/link_twice
           -D PLANTED=${CMAKE_CURRENT_SOURCE_DIR}/headers/planted_not_inline.hpp)
 
@@ -57,3 +57,5 @@ foreach(how find_package add_subdirectory)
             -D WORK_DIR=${check_dir}/${how} -D VERSION=${PROJECT_VERSION} -D GENERATOR=${CMAKE_GENERATOR}
             -D MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM} -D CXX=${CMAKE_CXX_COMPILER})
 endforeach()
+add_check(package.minimal_example package/minimal_example.cmake ${compiler} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
+          -D WORK_DIR=${check_dir}/minimal_example)
