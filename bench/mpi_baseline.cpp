@@ -113,6 +113,9 @@ class MpiRank {
         combine.at(i, 0) = c;
         pair.at(i, 0) = p;
       }
+      work_.poison_output();
+      work_.dispatch();
+      work_.combine();
       wrong = first_complaint(check_outputs(before), session_);
     }
     if (wrong.empty()) wrong = verify(after);

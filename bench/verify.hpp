@@ -6,11 +6,15 @@
 //! expert cannot cancel. What is expected is computed here from the routes alone, in plain loops, in double precision.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "mori_ep/numeric/element.hpp"
@@ -184,7 +188,10 @@ class Verifier {
  private:
   template <class V>
   static std::string str(V value) {
-    return std::to_string(value);
+    if constexpr (std::is_integral_v<V>) return std::to_string(value);
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.9g", static_cast<double>(value));
+    return text;
   }
   [[nodiscard]] std::size_t hidden() const { return static_cast<std::size_t>(config_.hidden); }
   [[nodiscard]] std::size_t offset(int token) const { return static_cast<std::size_t>(token) * hidden(); }
