@@ -229,12 +229,11 @@ class MoeLayer {
     line("all", all);
 
     auto const us = phase_times();
-    std::printf("\ntime until the slowest rank is done, median of %d round%s\n", options_.rounds,
-                options_.rounds == 1 ? "" : "s");
-    std::printf("  dispatch %.0f us, experts %.0f us, combine %.0f us\n", us[0], us[1], us[2]);
-    if (auto const cores = static_cast<int>(std::thread::hardware_concurrency()); cores < options_.world)
-      std::printf("  (%d ranks share %d cores: one rank's experts hold up another's dispatch)\n", options_.world,
-                  cores);
+    std::printf("\ntime, median of %d round%s\n", options_.rounds, options_.rounds == 1 ? "" : "s");
+    std::printf("  dispatch %9.0f us  until the first rank has all its rows\n", us[0]);
+    std::printf("  experts  %9.0f us  until the last rank has computed (%d ranks on %u cores)\n", us[1], options_.world,
+                std::thread::hardware_concurrency());
+    std::printf("  combine  %9.0f us  until the last rank has all its sums\n", us[2]);
     std::printf("largest error, every token of every round\n");
     std::printf("  absolute %.2e, relative to the row's norm %.2e\n", all.deviation.absolute, all.deviation.relative);
     std::printf("  %.2f of the bound: |error| <= %.2e * sum over k of weight_k |expert_k(x)|\n", all.deviation.of_bound,
@@ -246,23 +245,23 @@ class MoeLayer {
     return pass;
   }
 
-  //! A rank that is early waits in the next phase, so a phase lasts from the last rank's end of the one before.
+  //! Where ranks share cores, the experts of one hold up the dispatch of another: so dispatch ends with the first rank
+  //! that has rows from all others, and the other phases with the last rank.
   [[nodiscard]] std::array<double, 3> phase_times() const {
     std::array<std::vector<double>, 3> times;
     for (std::size_t round = 0; round < static_cast<std::size_t>(options_.rounds); ++round) {
-      const exec::Host::Event& origin = reports_[0].marks[round][0];
-      std::array<double, 4> last{};
-      for (std::size_t i = 0; i < last.size(); ++i) {
-        double first = HUGE_VAL;
-        last[i] = -HUGE_VAL;
-        for (const RankReport& r : reports_) {
-          double const at = exec::Host::Event::elapsed_us(origin, r.marks[round][i]);
+      std::array<double, 4> first, last;
+      first.fill(HUGE_VAL);
+      last.fill(-HUGE_VAL);
+      for (const RankReport& r : reports_)
+        for (std::size_t i = 0; i < last.size(); ++i) {
+          double const at = exec::Host::Event::elapsed_us(reports_[0].marks[round][0], r.marks[round][i]);
+          first[i] = std::min(first[i], at);
           last[i] = std::max(last[i], at);
-          first = std::min(first, at);
         }
-        if (i == 0) last[i] = first;
-      }
-      for (std::size_t i = 0; i < times.size(); ++i) times[i].push_back(last[i + 1] - last[i]);
+      times[0].push_back(first[1] - first[0]);
+      times[1].push_back(last[2] - first[1]);
+      times[2].push_back(last[3] - last[2]);
     }
     std::array<double, 3> median{};
     for (std::size_t i = 0; i < times.size(); ++i) {
