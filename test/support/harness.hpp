@@ -214,6 +214,10 @@ class Player {
     return {reinterpret_cast<T*>(memory.data()), static_cast<std::int64_t>(memory.rows()),
             static_cast<std::int64_t>(cols), static_cast<std::int64_t>(ld)};
   }
+  static launch::LaunchParams launch_of(const Call& call, int salt) {
+    if (!call.mixed_launch) return {call.blocks, call.warps};
+    return {1 + (call.blocks + 3 * salt) % 7, 1 + (call.warps + salt) % 3};
+  }
   static void sleep_on(Stream& stream, int us) {
     if (us > 0) stream.submit([us] { std::this_thread::sleep_for(std::chrono::microseconds(us)); });
   }
@@ -230,7 +234,7 @@ class Player {
       case Step::send: {
         if (!call.delay_us.empty()) sleep_on(stream, call.delay_us[static_cast<std::size_t>(rank)]);
         typename Operator::DispatchInputs in{.input = view<const Token>(s.x, hidden(), row_ld(call)),
-                                             .launch = {call.blocks, call.warps}};
+                                             .launch = launch_of(call, rank)};
         if (call.replay_of >= 0) {
           auto& kept = slot(rank, static_cast<std::size_t>(call.replay_of)).kept;
           if (!kept) return out_of_plan("test bug: replay without keep");
@@ -264,11 +268,11 @@ class Player {
         stream.submit([this, rank, i] { run_experts(rank, i); });
         if (plan_.setup.jitter_us > 0) sleep_on(stream, rank * 7919 % plan_.setup.jitter_us);
         if (step.kind == Step::combine)
-          return op.combine(std::move(s.got->ticket), combine_inputs(op, call, s), stream);
-        return op.combine_send(s.got->ticket, combine_inputs(op, call, s), stream);
+          return op.combine(std::move(s.got->ticket), combine_inputs(op, call, s, rank), stream);
+        return op.combine_send(s.got->ticket, combine_inputs(op, call, s, rank), stream);
       }
       case Step::combine_recv:
-        return op.combine_recv(std::move(s.got->ticket), combine_inputs(op, call, s), stream);
+        return op.combine_recv(std::move(s.got->ticket), combine_inputs(op, call, s, rank), stream);
       case Step::drop:
         s.got.reset();
         return {};
@@ -288,9 +292,9 @@ class Player {
     return {};
   }
 
-  typename Operator::CombineInputs combine_inputs(Operator& op, const Call& call, Slot& s) const {
+  typename Operator::CombineInputs combine_inputs(Operator& op, const Call& call, Slot& s, int rank) const {
     typename Operator::CombineInputs in{.output = view<Token>(s.y, hidden(), row_ld(call)),
-                                        .launch = {call.blocks, call.warps}};
+                                        .launch = launch_of(call, rank + 5)};
     if (!call.zero_copy)
       in.input = view<const Token>(s.in, hidden(), row_ld(call));
     else if (call.pad != 0)  // the registered buffer may also be named

@@ -44,6 +44,7 @@ struct Call {
   int pad = 0;         //!< how much every leading dimension exceeds the width: elements, or 16-byte pieces of rows
   int extra_rows = 0;  //!< rows that the external combine input has beyond recv_count
   int blocks = 0, warps = 0;
+  bool mixed_launch = false;  //!< blocks differ from rank to rank and between dispatch and combine
   std::vector<int> delay_us;  //!< by rank: sleep before the dispatch, on the stream
   int replay_of = -1;         //!< call whose kept routing is used instead of ids (and, without `weights`, weights)
 };

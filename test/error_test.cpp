@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#include <memory>
+#include <string>
+
+#include "mori_ep/error.hpp"
+#include "support/catch.hpp"
+
+namespace mori_ep::test {
+
+TEST_CASE("a message names rank, kind, phase, field, value, limit, peer and cure") {
+  Error const e{.code = Errc::config_mismatch,
+                .phase = Phase::create,
+                .rank = 3,
+                .peer = 0,
+                .field = "hidden_dim",
+                .value = 64,
+                .limit = 128,
+                .hint = "Every rank must be given the value of rank 0."};
+  REQUIRE(
+      e.message() ==
+      "mori_ep: rank 3: config mismatch in create: hidden_dim is 64, limit 128, peer rank 0. Every rank must be given "
+      "the value of rank 0.");
+  Error const timeout{
+      .code = Errc::timeout, .phase = Phase::dispatch_rows, .rank = 0, .peer = 7, .expected = 5, .seen = 4};
+  REQUIRE(timeout.message() == "mori_ep: rank 0: timeout in dispatch: rows, peer rank 7, expected epoch 5, seen 4");
+  REQUIRE(Error{.code = Errc::invalid_argument, .field = "x", .value = -1}.message() ==
+          "mori_ep: invalid argument: x is -1");
+}
+
+TEST_CASE("every code and phase has a name of its own") {
+  for (int i = 0; i <= static_cast<int>(Errc::missing_rank); ++i) {
+    REQUIRE(std::string(name(static_cast<Errc>(i))) != "unknown");
+    for (int j = 0; j < i; ++j) REQUIRE(std::string(name(static_cast<Errc>(i))) != name(static_cast<Errc>(j)));
+  }
+  for (int i = 0; i <= static_cast<int>(Phase::barrier); ++i)
+    REQUIRE(std::string(name(static_cast<Phase>(i))) != "unknown");
+}
+
+TEST_CASE("Status and Result carry an error or success") {
+  Status const good, bad(Error{.code = Errc::timeout});
+  REQUIRE((good.ok() && good && good.message() == "ok"));
+  REQUIRE((!bad.ok() && !bad && bad.code() == Errc::timeout));
+  REQUIRE_NOTHROW(good.or_throw());
+  REQUIRE_THROWS_AS(bad.or_throw(), Exception);
+
+  Result<std::unique_ptr<int>> number(std::make_unique<int>(5));
+  REQUIRE((number.ok() && **number == 5 && number.status().ok()));
+  auto taken = std::move(number).value();
+  REQUIRE(*taken == 5);
+  Result<int> const failed(bad);
+  REQUIRE((!failed.ok() && failed.error().code == Errc::timeout && failed.status().code() == Errc::timeout));
+  Result<int> none(Error{.code = Errc::wrong_ticket, .field = "ticket"});
+  REQUIRE_THROWS_WITH(none.value(), "mori_ep: wrong ticket: ticket is 0");
+}
+
+}  // namespace mori_ep::test

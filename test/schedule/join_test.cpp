@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT
+// The verdict over all ranks' records: one function of the records, so every rank comes to the same.
+#include <string>
+#include <vector>
+
+#include "mori_ep/schedule/join.hpp"
+#include "support/catch.hpp"
+
+namespace mori_ep::test {
+
+using schedule::JoinRecord;
+using schedule::judge;
+using schedule::ProtocolHash;
+
+namespace {
+std::vector<JoinRecord> good_records() {
+  JoinRecord r{.protocol = 7,
+               .config = {.hidden_dim = 64,
+                          .max_num_inp_token_per_rank = 16,
+                          .num_experts_per_rank = 4,
+                          .num_experts_per_token = 2},
+               .needed_bytes = 1000,
+               .memory_bytes = 1000,
+               .max_blocks = 16,
+               .max_warps = 8};
+  return std::vector<JoinRecord>(4, r);
+}
+}  // namespace
+
+TEST_CASE("equal records pass") { REQUIRE(judge(good_records(), 2).ok()); }
+
+TEST_CASE("the first rank that stands out is named with its field") {
+  struct Case {
+    void (*change)(JoinRecord&);
+    Errc code;
+    const char* field;
+    std::int64_t value, limit;
+  };
+  for (const Case& c : {
+           Case{[](JoinRecord& r) { r.protocol = 8; }, Errc::protocol_mismatch, "protocol hash", 8, 7},
+           Case{[](JoinRecord& r) { r.config.hidden_dim = 72; }, Errc::config_mismatch, "hidden_dim", 72, 64},
+           Case{[](JoinRecord& r) { r.config.hidden_dim = 7; }, Errc::invalid_config, "hidden_dim", 7, 8},
+           Case{[](JoinRecord& r) { r.config.warp_num_per_block = 9; }, Errc::invalid_config, "warp_num_per_block", 9,
+                8},
+           Case{[](JoinRecord& r) { r.config.block_num = 17; }, Errc::invalid_config, "block_num", 17, 16},
+           Case{[](JoinRecord& r) { r.config.block_num = -1; }, Errc::invalid_config, "block_num", -1, 16},
+           Case{[](JoinRecord& r) { r.memory_bytes = 999; }, Errc::out_of_memory, "arena bytes", 999, 1000},
+           Case{[](JoinRecord& r) { r.memory_aligned = 0; }, Errc::invalid_argument, "arena alignment", 0, 256},
+           Case{[](JoinRecord& r) { r.needed_bytes = -1; }, Errc::out_of_memory, "footprint bytes", -1,
+                Error::kNoLimit},
+       }) {
+    auto records = good_records();
+    c.change(records[2]);
+    Status const s = judge(records, 2);
+    INFO(s.message());
+    REQUIRE(s.code() == c.code);
+    REQUIRE(s.error().rank == 2);
+    REQUIRE(s.error().phase == Phase::create);
+    REQUIRE(std::string(s.error().field) == c.field);
+    REQUIRE(s.error().value == c.value);
+    REQUIRE(s.error().limit == c.limit);
+  }
+}
+
+TEST_CASE("every shared field is compared") {
+  for (std::size_t i = 0; i < std::size(kSharedConfigFields); ++i) {
+    auto records = good_records();
+    EpDispatchCombineConfig& c = records[3].config;
+    switch (i) {
+      case 0:
+        c.hidden_dim = 128;
+        break;
+      case 1:
+        c.max_num_inp_token_per_rank = 15;
+        break;
+      case 2:
+        c.num_experts_per_rank = 5;
+        break;
+      case 3:
+        c.num_experts_per_token = 3;
+        break;
+      case 4:
+        c.num_experts = 16;
+        break;
+      case 5:
+        c.scale_dim = 1, c.scale_type_size = 1;
+        break;
+      case 6:
+        c.scale_type_size = 1;
+        break;
+      case 7:
+        c.max_total_recv_tokens = 5;
+        break;
+      case 8:
+        c.num_buffer_sets = 2;
+        break;
+      case 9:
+        c.reduce_gpu_per_node = 2;
+        break;
+      case 10:
+        c.first_epoch = 1;
+        break;
+      default:
+        FAIL("a shared field without a test: " << kSharedConfigFields[i].name);
+    }
+    Status const s = judge(records, 2);
+    REQUIRE(s.code() == Errc::config_mismatch);
+    REQUIRE(std::string(s.error().field) == kSharedConfigFields[i].name);
+    REQUIRE(s.error().rank == 3);
+    REQUIRE(s.error().peer == 0);
+  }
+}
+
+TEST_CASE("what may differ between ranks passes") {
+  auto records = good_records();
+  records[1].config.block_num = 3;
+  records[2].config.warp_num_per_block = 2;
+  records[3].config.timeout_ms = 5;
+  records[3].memory_bytes = 4096;
+  REQUIRE(judge(records, 2).ok());
+}
+
+TEST_CASE("the protocol hash tells names, numbers and their order apart") {
+  auto const hash = [](auto... parts) {
+    ProtocolHash h;
+    (h.add(parts), ...);
+    return h.value();
+  };
+  REQUIRE(hash("ab", "c") != hash("a", "bc"));
+  REQUIRE(hash("a", "b") != hash("b", "a"));
+  REQUIRE(hash(std::uint64_t{4}) != hash(std::uint64_t{8}));
+  REQUIRE(hash("bf16") == hash("bf16"));
+}
+
+}  // namespace mori_ep::test
