@@ -116,11 +116,13 @@ struct Error {
     if (rank >= 0) text += "rank " + std::to_string(rank) + ": ";
     text += name(code);
     if (phase != Phase::none) text += std::string(" in ") + name(phase);
-    if (*field != '\0') {
+    if (code == Errc::peer_fault) {
+      text += ": rank " + std::to_string(value) + " reports a fault of";
+    } else if (*field != '\0') {
       text += std::string(": ") + field + " is " + std::to_string(value);
       if (limit != kNoLimit) text += ", limit " + std::to_string(limit);
     }
-    if (peer >= 0) text += ", peer rank " + std::to_string(peer);
+    if (peer >= 0) text += (code == Errc::peer_fault ? " peer rank " : ", peer rank ") + std::to_string(peer);
     if (code == Errc::timeout || code == Errc::out_of_step)
       text += ", expected epoch " + std::to_string(expected) + ", seen " + std::to_string(seen);
     if (*hint != '\0') text += std::string(". ") + hint;

@@ -33,7 +33,8 @@ class LocalWorld {
   }
 
   //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.
-  //! @return the failed Status of the lowest failing rank, or ok; rank_main may also return nothing. What rank_main
+  //! @return ok, or the failed Status of the lowest rank that failed by itself (before those that failed because a peer
+  //!         did: timeouts, peer faults, missing ranks); rank_main may also return nothing. What rank_main
   //! throws
   //!         is thrown here when all ranks have ended (the lowest throwing rank's; std::terminate without exceptions).
   template <class F>
@@ -69,9 +70,15 @@ class LocalWorld {
     for (const std::exception_ptr& error : thrown)
       if (error) std::rethrow_exception(error);
 #endif
-    for (const Status& result : results)
-      if (!result.ok()) return result;
-    return {};
+    const Status* consequence = nullptr;
+    for (const Status& result : results) {
+      if (result.ok()) continue;
+      Errc const code = result.code();
+      bool const by_a_peer = code == Errc::peer_fault || code == Errc::timeout || code == Errc::missing_rank;
+      if (!by_a_peer) return result;
+      if (consequence == nullptr) consequence = &result;
+    }
+    return consequence != nullptr ? *consequence : Status{};
   }
 
  private:

@@ -2,6 +2,7 @@
 //! @file The route rule: which ranks a token goes to. The one function every schedule asks.
 #pragma once
 
+#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -75,7 +76,7 @@ MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::i
                                                Visit&& visit) noexcept {
   for (std::int32_t window = 0; 64 * window < world; ++window)
     for (std::uint64_t bits = destinations(ranks, topk, window); bits != 0; bits &= bits - 1)
-      visit(64 * window + static_cast<std::int32_t>(__builtin_ctzll(bits)));
+      visit(64 * window + std::countr_zero(bits));
 }
 
 //! @brief Is entry k the token's first that names its expert? Counts of rows per expert use it, so that an expert

@@ -177,7 +177,6 @@ class Runner {
       error.expected = record->expected;
       error.seen = record->seen;
       if (error.code == Errc::peer_fault) {
-        error.field = "fault reported by rank";
         error.value = record->value;
       } else if (error.code == Errc::invalid_argument) {
         error.field = "combine input rows";
@@ -194,7 +193,6 @@ class Runner {
       error.code = Errc::peer_fault;
       error.phase = fault_phase(told);
       error.peer = fault_blamed(told);
-      error.field = "fault reported by rank";
       error.value = peer;
       return error;
     }

@@ -52,7 +52,7 @@ class Event {
 //!
 //! Thread-safe. Up to kQueueDepth pieces of work may be pending; one more blocks the caller until one is done.
 //! The first launch of a larger geometry than any before starts threads and allocates scratch, later ones do not.
-//! The destructor finishes all pending work.
+//! The destructor finishes all pending work: declare a stream after what its work uses.
 class Stream {
  public:
   static constexpr std::size_t kQueueDepth = 512;
