@@ -6,8 +6,8 @@
 
 int main() {
   std::atomic<int> ranks = 0;
-  mori_ep::LocalWorld(3).run([&](mori_ep::Communicator&) { ++ranks; });
+  mori_ep::Status const status = mori_ep::LocalWorld(3).run([&](mori_ep::Communicator&) { ++ranks; });
   std::printf("mori_ep %d.%d.%d, %d ranks\n", MORI_EP_VERSION_MAJOR, MORI_EP_VERSION_MINOR, MORI_EP_VERSION_PATCH,
               ranks.load());
-  return ranks == 3 ? 0 : 1;
+  return status.ok() && ranks == 3 ? 0 : 1;
 }
