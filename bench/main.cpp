@@ -79,7 +79,6 @@ int main(int argc, char** argv) {
   CLI::App app("Measures mori_ep's dispatch and combine, and checks every byte before and after.", "ep_bench");
   app.set_version_flag("--version", ep_bench::version());
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::help);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     return "ep_bench: " + std::string(e.what()) + ". See " + a->get_name() + " --help.\n";
   });

@@ -2,8 +2,10 @@
 //! @file `ep_bench mpi-baseline`: MPI's times and mori_ep's, in turn, in one run.
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -171,10 +173,7 @@ void alone(const Session& session, F&& f) {
   sleep_until_all_are_here(2000);
 }
 
-}  // namespace
-
-int mpi_baseline(const Options& given) {
-  Session const session;
+int measure(const Session& session, const Options& given) {
   if (session.world() < 2)
     throw UsageError("there is one MPI process: start it as mpirun --oversubscribe -np 8 ep_bench mpi-baseline ...");
   if (!session.one_machine())
@@ -224,6 +223,21 @@ int mpi_baseline(const Options& given) {
   }
   MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
   return code;
+}
+
+}  // namespace
+
+int mpi_baseline(const Options& options) {
+  Session const session;
+  try {
+    return measure(session, options);
+  } catch (const UsageError&) {
+    throw;  // every process throws it
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ep_bench: rank %d: %s\n", session.rank(), error.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait in a collective call for this one
+    return 1;
+  }
 }
 
 }  // namespace ep_bench

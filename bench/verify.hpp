@@ -94,22 +94,25 @@ class Verifier {
     std::vector<std::int32_t> per_expert(static_cast<std::size_t>(config_.experts_per_rank()));
     auto const k = static_cast<std::size_t>(config_.topk);
     for (std::size_t i = 0; i < sources.size(); ++i) {
-      auto const [source, token] = sources[i];
-      std::string const where = "dispatch: rank " + str(rank) + ", row " + str(i) + " (from rank " + str(source) +
-                                ", token " + str(token) + "), ";
+      int const source = sources[i].rank, token = sources[i].token;
+      auto const where = [&] {
+        return "dispatch: rank " + str(rank) + ", row " + str(i) + " (from rank " + str(source) + ", token " +
+               str(token) + "), ";
+      };
       if (got.sources[i] != source * config_.tokens + token)
-        return where + "source position: got " + str(got.sources[i] / config_.tokens) + ":" +
+        return where() + "source position: got " + str(got.sources[i] / config_.tokens) + ":" +
                str(got.sources[i] % config_.tokens) + ", expected " + str(source) + ":" + str(token);
       payload_.row(source, token, row.data());
       const T* got_row = got.rows + i * hidden();
-      if (auto at = differing(got_row, row.data()); at < hidden()) return where + element(got_row, row, at);
+      if (auto at = differing(got_row, row.data()); at < hidden()) return where() + element(got_row, row, at);
       const std::int32_t* ids = problem_.ids(source, token);
       const float* weights = problem_.weights(source, token);
       for (std::size_t j = 0; j < k; ++j) {
         if (got.ids[i * k + j] != ids[j])
-          return where + "id " + str(j) + ": got " + str(got.ids[i * k + j]) + ", expected " + str(ids[j]);
+          return where() + "id " + str(j) + ": got " + str(got.ids[i * k + j]) + ", expected " + str(ids[j]);
         if (std::memcmp(&got.weights[i * k + j], &weights[j], sizeof(float)) != 0)
-          return where + "weight " + str(j) + ": got " + str(got.weights[i * k + j]) + ", expected " + str(weights[j]);
+          return where() + "weight " + str(j) + ": got " + str(got.weights[i * k + j]) + ", expected " +
+                 str(weights[j]);
         bool first = problem_.owner(ids[j]) == rank;
         for (std::size_t before = 0; before < j; ++before) first = first && ids[before] != ids[j];
         if (first) ++per_expert[static_cast<std::size_t>(ids[j] - rank * config_.experts_per_rank())];
