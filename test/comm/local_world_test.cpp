@@ -34,6 +34,18 @@ TEST_CASE("run gives the lowest failing rank's status") {
   });
   REQUIRE(s.code() == Errc::invalid_argument);
   REQUIRE(s.error().rank == 1);
+  // A rank that failed by itself comes before those that failed because of it.
+  for (Errc const code : {Errc::peer_fault, Errc::timeout, Errc::missing_rank}) {
+    auto const run = [code](int culprit) {
+      return LocalWorld(4).run([&](Communicator& comm) -> Status {
+        if (comm.rank() == culprit) return Error{.code = Errc::recv_overflow, .rank = comm.rank()};
+        return Error{.code = code, .rank = comm.rank()};
+      });
+    };
+    REQUIRE(run(2).code() == Errc::recv_overflow);
+    REQUIRE(run(-1).code() == code);
+    REQUIRE(run(-1).error().rank == 0);
+  }
   std::atomic<int> ran{0};
   REQUIRE(LocalWorld(3).run([&](Communicator&) { ++ran; }).ok());
   REQUIRE(ran.load() == 3);
