@@ -101,6 +101,7 @@ inline Widened<T> widen(const std::byte* src) noexcept {
     } else {
       Word4 const low = reinterpret_cast<Word4>(__builtin_shufflevector(half, zero, 0, 8, 1, 9, 2, 10, 3, 11));
       Word4 const high = reinterpret_cast<Word4>(__builtin_shufflevector(half, zero, 4, 12, 5, 13, 6, 14, 7, 15));
+#pragma GCC unroll 8
       for (int i = 0; i < 2; ++i) {
         Word4 const bits = i == 0 ? low : high;
         Word4 const sign = (bits & 0x8000u) << 16;
@@ -120,6 +121,7 @@ inline Bytes16 narrow(const Widened<T>& in) noexcept {
     return reinterpret_cast<Bytes16>(in.part[0]);
   } else if constexpr (std::same_as<T, bf16>) {
     Word4 rounded[2];
+#pragma GCC unroll 8
     for (int i = 0; i < 2; ++i) {
       Word4 const u = reinterpret_cast<Word4>(in.part[i]);
       Word4 const nan = reinterpret_cast<Word4>((u & 0x7fffffffu) > 0x7f800000u);
@@ -129,9 +131,22 @@ inline Bytes16 narrow(const Widened<T>& in) noexcept {
     return reinterpret_cast<Bytes16>(__builtin_shufflevector(
         reinterpret_cast<Half8>(rounded[0]), reinterpret_cast<Half8>(rounded[1]), 1, 3, 5, 7, 9, 11, 13, 15));
   } else {
-    Half8 out{};
-    for (int i = 0; i < 8; ++i) out[i] = T(in.part[i / 4][i % 4]).bits;
-    return reinterpret_cast<Bytes16>(out);
+    Word4 half[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 2; ++i) {
+      Word4 const u = reinterpret_cast<Word4>(in.part[i]);
+      Word4 const a = u & 0x7fffffffu;
+      Word4 const normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+      Word4 const denormal = reinterpret_cast<Word4>(reinterpret_cast<Float4>(a) + 0.5f) - 0x3f000000u;
+      Word4 const nan = 0x7e00u | ((a >> 13) & 0x1ffu);
+      Word4 const is_nan = reinterpret_cast<Word4>(a > 0x7f800000u);
+      Word4 const is_large = reinterpret_cast<Word4>(a >= 0x477ff000u);
+      Word4 const is_small = reinterpret_cast<Word4>(a < 0x38800000u);
+      Word4 const finite = (is_small & denormal) | (~is_small & normal);
+      half[i] = ((u >> 16) & 0x8000u) | (is_nan & nan) | (~is_nan & is_large & 0x7c00u) | (~is_large & finite);
+    }
+    return reinterpret_cast<Bytes16>(__builtin_shufflevector(
+        reinterpret_cast<Half8>(half[0]), reinterpret_cast<Half8>(half[1]), 0, 2, 4, 6, 8, 10, 12, 14));
   }
 }
 
@@ -146,48 +161,92 @@ inline Float4 rounded_product(Float4 a, Float4 b) noexcept {
   return product;
 }
 
-//! @brief One step of `reduce_rows`: the vectors [at, at + Vectors * 16) of all sources into dst.
-template <Element T, bool Weighted, bool Streaming, int Vectors>
-inline void reduce_step(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                        std::byte* dst, std::size_t at) noexcept {
-  constexpr int kParts = Vectors * Widened<T>::kCount;
-  Float4 total[kParts] = {}, group[kParts] = {};
-  bool closed = false;  // is an earlier group already in `total`?
-  for (int i = 0; i < n; ++i) {
-    if constexpr (Vectors > 1) __builtin_prefetch(srcs[i] + at + kPrefetchBytes);
-    bool const opens = i == 0 || ((group_starts >> i) & 1u) != 0;
-    if (opens && i != 0) {
-      for (int p = 0; p < kParts; ++p) total[p] = closed ? total[p] + group[p] : group[p];
-      closed = true;
-    }
+//! @brief One source's vectors [at, at + Vectors * 16), widened and, if asked, weighted.
+template <Element T, bool Weighted, int Vectors>
+struct Terms {
+  static constexpr int kParts = Vectors * Widened<T>::kCount;
+  Float4 part[kParts];
+
+  Terms(const std::byte* src, const float* weight) noexcept {
+    if constexpr (Vectors > 1) __builtin_prefetch(src + kPrefetchBytes);
+#pragma GCC unroll 8
     for (int v = 0; v < Vectors; ++v) {
-      auto const wide = widen<T>(srcs[i] + at + static_cast<std::size_t>(v) * kVectorBytes);
+      auto const wide = widen<T>(src + static_cast<std::size_t>(v) * kVectorBytes);
+#pragma GCC unroll 8
       for (int p = 0; p < Widened<T>::kCount; ++p) {
         Float4 term = wide.part[p];
-        if constexpr (Weighted) term = rounded_product(term, Float4{} + weights[i]);
-        Float4& sum = group[v * Widened<T>::kCount + p];
-        sum = opens ? term : sum + term;
+        if constexpr (Weighted) term = rounded_product(term, Float4{} + *weight);
+        part[v * Widened<T>::kCount + p] = term;
       }
     }
   }
-  if (closed)
-    for (int p = 0; p < kParts; ++p) group[p] = total[p] + group[p];
-  for (int v = 0; v < Vectors; ++v) {
-    Widened<T> out;
-    for (int p = 0; p < Widened<T>::kCount; ++p) out.part[p] = group[v * Widened<T>::kCount + p];
-    store_vector<Streaming>(dst + at + static_cast<std::size_t>(v) * kVectorBytes, narrow<T>(out));
+  void add(const Terms& other) noexcept {
+#pragma GCC unroll 8
+    for (int p = 0; p < kParts; ++p) part[p] = part[p] + other.part[p];
   }
+  template <bool Streaming>
+  void round_to(std::byte* dst) const noexcept {
+#pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      Widened<T> out;
+#pragma GCC unroll 8
+      for (int p = 0; p < Widened<T>::kCount; ++p) out.part[p] = part[v * Widened<T>::kCount + p];
+      store_vector<Streaming>(dst + static_cast<std::size_t>(v) * kVectorBytes, narrow<T>(out));
+    }
+  }
+};
+
+//! @brief One step of `reduce_rows`: the vectors [at, at + Vectors * 16) of all sources into dst. `Grouped` false: all
+//!        sources are one group, and half the registers hold the sum.
+template <Element T, bool Weighted, bool Streaming, bool Grouped, int Vectors>
+inline void reduce_step(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                        std::byte* dst, std::size_t at) noexcept {
+  using Sum = Terms<T, Weighted, Vectors>;
+  Sum group(srcs[0] + at, weights);
+  if constexpr (Grouped) {
+    bool closed = false;  // is an earlier group already in `total`?
+    Sum total = group;
+    for (int i = 1; i < n; ++i) {
+      Sum const term(srcs[i] + at, weights + i);
+      if (((group_starts >> i) & 1u) == 0) {
+        group.add(term);
+        continue;
+      }
+      if (closed)
+        total.add(group);
+      else
+        total = group;
+      closed = true;
+      group = term;
+    }
+    if (closed) {
+      total.add(group);
+      group = total;
+    }
+  } else {
+    for (int i = 1; i < n; ++i) group.add(Sum(srcs[i] + at, weights + i));
+  }
+  group.template round_to<Streaming>(dst + at);
+}
+
+template <Element T, bool Weighted, bool Streaming, bool Grouped>
+inline void reduce_all(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                       std::byte* dst, std::size_t bytes) noexcept {
+  std::size_t at = 0;
+  for (; at + kLineBytes <= bytes; at += kLineBytes)
+    reduce_step<T, Weighted, Streaming, Grouped, 4>(srcs, weights, n, group_starts, dst, at);
+  for (; at < bytes; at += kVectorBytes)
+    reduce_step<T, Weighted, Streaming, Grouped, 1>(srcs, weights, n, group_starts, dst, at);
 }
 
 template <Element T, bool Weighted, bool Streaming>
 inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::byte* dst, std::size_t elements) noexcept {
   std::size_t const bytes = elements * sizeof(T);
-  std::size_t at = 0;
-  for (; at + kLineBytes <= bytes; at += kLineBytes)
-    reduce_step<T, Weighted, Streaming, 4>(srcs, weights, n, group_starts, dst, at);
-  for (; at < bytes; at += kVectorBytes)
-    reduce_step<T, Weighted, Streaming, 1>(srcs, weights, n, group_starts, dst, at);
+  if ((group_starts & ~1u) == 0)
+    reduce_all<T, Weighted, Streaming, false>(srcs, weights, n, group_starts, dst, bytes);
+  else
+    reduce_all<T, Weighted, Streaming, true>(srcs, weights, n, group_starts, dst, bytes);
 }
 
 }  // namespace mori_ep::exec::host
