@@ -109,7 +109,7 @@ TEST_CASE("a rank that never calls dispatch: the others name it within the deadl
       r.stream.synchronize();
       auto const took = Clock::now() - begin;
       r.wrong.expect(took < kDeadline + std::chrono::seconds(1), "took longer than the deadline and a second");
-      r.wrong.expect(took > kDeadline - std::chrono::milliseconds(200), "gave up before the deadline");
+      r.wrong.expect(took > kDeadline || r.op.status().code() != Errc::timeout, "gave up before the deadline");
       r.blames(r.op.status(), Phase::dispatch_counts, dead);
       r.wrong.expect(*got->recv_count == 0, "rows of a dispatch that failed");
       r.wrong.expect(!c.ok() || r.y.untouched(), "a combine behind a failed dispatch wrote");
@@ -210,7 +210,8 @@ TEST_CASE(
         }
         auto const begin = Clock::now();
         Status const s = r.op.combine(std::move(got->ticket), in, r.stream);
-        r.wrong.expect(s.ok(), s.message());
+        // Who calls after rank 1's kernel has failed is told by the call itself.
+        r.wrong.expect(s.ok() || s.code() == Errc::peer_fault, s.message());
         r.stream.synchronize();
         r.wrong.expect(Clock::now() - begin < std::chrono::milliseconds(1500), "waited for the deadline");
         Status const fault = r.op.status();
