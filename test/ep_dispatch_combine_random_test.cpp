@@ -107,7 +107,7 @@ Plan random_plan(std::uint64_t seed) {
 
 TEST_CASE("random configurations, calls and programs") {
   std::uint64_t const seed = env_number("MORI_EP_TEST_SEED", 20260701);
-  std::uint64_t const cases = env_number("MORI_EP_TEST_CASES", static_cast<std::uint64_t>(scaled(1000, 300)));
+  std::uint64_t const cases = env_number("MORI_EP_TEST_CASES", static_cast<std::uint64_t>(scaled(600, 300)));
   std::printf("random configurations: MORI_EP_TEST_SEED=%llu MORI_EP_TEST_CASES=%llu\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(cases));
   std::fflush(stdout);

@@ -396,13 +396,16 @@ class EpDispatchCombine {
 
   [[nodiscard]] Status usable_any(const Ticket& ticket) const noexcept {
     if (Status s = runner_->fault(); !s.ok()) return s;
-    if (ticket.ledger_ != ledger_)
-      return Error{
-          .code = Errc::wrong_ticket,
-          .rank = rank_,
-          .field = "ticket",
-          .value = static_cast<std::int64_t>(ticket.serial_),
-          .hint = ticket.valid() ? "It belongs to another operator." : "It was moved from, combined or never filled."};
+    auto const wrong = [&](const char* hint) {
+      return Error{.code = Errc::wrong_ticket,
+                   .rank = rank_,
+                   .field = "ticket",
+                   .value = static_cast<std::int64_t>(ticket.serial_),
+                   .hint = hint};
+    };
+    if (!ticket.valid()) return wrong("It was moved from, combined or never filled.");
+    if (ticket.ledger_ != ledger_) return wrong("It belongs to another operator.");
+    if (!ledger_->knows(ticket.set_, ticket.serial_)) return wrong("It is void since reset(): dispatch again.");
     return {};
   }
   [[nodiscard]] Status usable(const Ticket& ticket, Stage stage, const char* hint) const noexcept {

@@ -75,8 +75,11 @@ TEST_CASE("voiding makes every ticket foreign and starts over") {
   TicketLedger ledger(2);
   std::uint64_t old = 0, fresh = 0;
   (void)ledger.take(0, old);
+  REQUIRE(ledger.knows(0, old));
+  REQUIRE_FALSE(ledger.knows(0, old + 1));
   ledger.void_all();
   REQUIRE_FALSE(ledger.holds(0, old, Stage::sent));
+  REQUIRE_FALSE(ledger.knows(0, old));
   REQUIRE(*ledger.take(0, fresh) == 0);
   REQUIRE(fresh != old);
   ledger.release(0, old);

@@ -40,6 +40,7 @@ constexpr Case kBad[] = {
     {"num_buffer_sets", [](EpDispatchCombineConfig& c) { c.num_buffer_sets = 3; }, 3, 2},
     {"reduce_gpu_per_node", [](EpDispatchCombineConfig& c) { c.reduce_gpu_per_node = -1; }, -1, 0},
     {"timeout_ms", [](EpDispatchCombineConfig& c) { c.timeout_ms = 0; }, 0, 1},
+    {"timeout_ms", [](EpDispatchCombineConfig& c) { c.timeout_ms = INT64_MAX; }, INT64_MAX, 1'000'000'000},
 };
 
 }  // namespace

@@ -49,6 +49,12 @@ class TicketLedger {
     const Entry& entry = entries_[static_cast<std::size_t>(set)];
     return entry.serial == serial && entry.stage == stage;
   }
+  //! @brief Does the set belong to this ticket, in whatever stage? No more, once `void_all` was called.
+  [[nodiscard]] bool knows(int set, std::uint64_t serial) const noexcept {
+    std::lock_guard lock(mutex_);
+    const Entry& entry = entries_[static_cast<std::size_t>(set)];
+    return entry.serial == serial && entry.stage != Stage::free;
+  }
   void advance(int set, std::uint64_t serial, Stage stage) noexcept {
     std::lock_guard lock(mutex_);
     Entry& entry = entries_[static_cast<std::size_t>(set)];

@@ -63,6 +63,8 @@ inline constexpr ConfigField kSharedConfigFields[] = {
     {"first_epoch", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.first_epoch}; }},
 };
 
+inline constexpr std::int64_t kMaxTimeoutMs = 1'000'000'000;  //!< 11 days; in nanoseconds it still fits 64 bits
+
 //! @brief Checks one rank's configuration; `element_bytes` is the size of the operator's element.
 [[nodiscard]] constexpr Status validate(const EpDispatchCombineConfig& c, int world,
                                         std::size_t element_bytes) noexcept {
@@ -108,6 +110,8 @@ inline constexpr ConfigField kSharedConfigFields[] = {
     return bad("reduce_gpu_per_node", c.reduce_gpu_per_node, 0, "Give 0 to group as the Communicator does.");
   if (c.timeout_ms < 1)
     return bad("timeout_ms", c.timeout_ms, 1, "Every wait has a deadline: give at least a millisecond.");
+  if (c.timeout_ms > kMaxTimeoutMs)
+    return bad("timeout_ms", c.timeout_ms, kMaxTimeoutMs, "A wait this long is no deadline: give at most the limit.");
   return {};
 }
 
