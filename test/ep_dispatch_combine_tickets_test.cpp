@@ -113,6 +113,22 @@ TEST_CASE("tickets dropped without a combine, received or not") {
     }
 }
 
+TEST_CASE("halves that were never received do not let a rank overtake those still listening") {
+  // Rank 0 comes so late that the others sleep in their waits for it. Who wakes first goes on to its next call, and
+  // must not overwrite the counts that the others have yet to read.
+  for (int sets : {1, 2}) {
+    Setup setup = two_sets();
+    setup.config.num_buffer_sets = sets;
+    Plan plan = make_plan(setup, Routing::any, 20, 47);
+    for (int i = 0; i < 20; ++i) {
+      plan.calls[static_cast<std::size_t>(i)].delay_us = {5000, 0, 0, 0};
+      plan.steps.insert(plan.steps.end(), {{Step::send, i}, {i % 7 == 6 ? Step::recv : Step::drop, i}});
+      if (i % 7 == 6) plan.steps.push_back({Step::combine, i});
+    }
+    REQUIRE(play(plan) == "");
+  }
+}
+
 TEST_CASE("one ticket more than there are buffer sets is refused") {
   for (int sets : {1, 2}) {
     std::atomic<int> busy{0}, after{0};
