@@ -11,7 +11,7 @@
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/error.hpp"
-#include "mori_ep/exec/host/host.hpp"
+#include "mori_ep/exec/exec.hpp"
 #include "mori_ep/exec/tensor_view.hpp"
 #include "mori_ep/launch/launch_params.hpp"
 #include "mori_ep/layout/standard_moe.hpp"
@@ -99,7 +99,8 @@ class EpDispatchCombine {
     TensorView<const std::byte> scales = {};  //!< [t, scale_dim * scale_type_size] bytes, when configured
     const KeptRouting* routing =
         nullptr;  //!< replays a kept routing; `indices` is then empty, `weights` may replace the kept ones
-    launch::LaunchParams launch = {};  //!< 0: the config's
+    const std::int32_t* token_count = nullptr;  //!< device-side t, for graphs that replay: at most input.rows
+    launch::LaunchParams launch = {};           //!< 0: the config's
   };
 
   //! @brief What a rank received; device-side views of the buffer set that `ticket` holds.
@@ -286,7 +287,7 @@ class EpDispatchCombine {
   //! @brief Waits for the stream, then gives the dispatch's totals, true total and drops included.
   [[nodiscard]] Result<routing::RecvTotals> recv_totals(const Ticket& ticket, StreamRef stream) const noexcept {
     if (Status s = usable_any(ticket); !s.ok()) return s;
-    Exec::synchronize(stream);
+    if (Status s = Exec::synchronize(stream); !s.ok()) return s;
     if (Status s = runner_->fault(); !s.ok()) return s;
     return runner_->totals(ticket.set_);
   }
@@ -456,6 +457,7 @@ class EpDispatchCombine {
         !s.ok())
       return s;
     out.tokens = static_cast<std::int32_t>(t);
+    out.token_count = in.token_count;
     out.x = reinterpret_cast<const std::byte*>(in.input.data);
     out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Token);
     if (in.routing != nullptr) {

@@ -27,6 +27,7 @@ enum class Errc : std::uint8_t {
   timeout,            //!< a wait for a peer reached its deadline
   peer_fault,         //!< another rank met a fault and said so
   out_of_step,        //!< a peer is in a later call than this rank
+  device_error,       //!< the GPU runtime refused a call; value is its code, the cure its text
   missing_rank        //!< a rank did not come to a collective host call in time
 };
 
@@ -67,6 +68,8 @@ constexpr const char* name(Errc code) noexcept {
       return "peer fault";
     case Errc::out_of_step:
       return "out of step";
+    case Errc::device_error:
+      return "device error";
     case Errc::missing_rank:
       return "missing rank";
   }

@@ -74,19 +74,33 @@ class ExploreContext {
   T load(const T* p);
   template <class T>
   void store(T* p, std::type_identity_t<T> value);
-  inline void add(std::uint32_t* p, std::uint32_t value);
   inline void copy(void* to, const void* from, std::size_t bytes);
-  inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes);
+  void copy_own(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  template <class Visit>
+  void for_each_rank(std::uint64_t bits, Visit&& visit) {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), true, 0u, 1u);
+  }
+  template <class Visit>
+  void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), 1u, early ? 1u : 0u);
+  }
+  inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part, int parts);
   template <Element T, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                   std::byte* dst, std::size_t elements);
-  inline void zero_row(std::byte* dst, std::size_t bytes);
+                   std::byte* dst, std::size_t elements, int part, int parts);
+  inline void zero_row(std::byte* dst, std::size_t bytes, int part, int parts);
+  void prefetch_row(const std::byte*, std::size_t, int, int) {}
   inline void flush_stores();
   inline void signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload);
-  inline exec::WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits& limits);
+  inline void signal_after_launch(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload);
+  inline void post(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload);
+  inline void launch_ends(std::uint32_t* blocks);
+  inline exec::WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits& limits,
+                               exec::WaitOrder order);
   inline bool claim(std::uint32_t* flag);
   template <class T>
   T peek(const T* p);
+  inline std::uint32_t glance(const std::uint32_t* p);
   template <class T>
   void publish(T* p, std::type_identity_t<T> value);
 
@@ -121,14 +135,25 @@ struct ExploreExec {
    private:
     Stream* stream_;
   };
+  static constexpr bool kFreeWaits = false;
   template <class Kernel>
-  static void launch(const exec::LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) {
+  static Status launch(const exec::LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) {
     stream.get().launches.push_back({geometry, [kernel](ExploreContext& ctx) { kernel(ctx); }});
+    return {};
   }
-  static void synchronize(StreamRef) {}
-  static int max_resident(int) { return 8; }
-  static int default_blocks(int) { return 1; }
+  static Status synchronize(StreamRef) { return {}; }
+  static std::uint64_t device() { return 0; }
+  static Status share_memory() { return {}; }
+  template <class Kernel, class SharedBytes>
+  static exec::Residency residency(SharedBytes&&) {
+    exec::Residency r{.max_warps = 8};
+    for (int warps = 1; warps <= r.max_warps; ++warps) r.blocks[warps] = 8;
+    return r;
+  }
+  static int default_blocks(int, int) { return 1; }
   static int default_warps() { return 1; }
+  static std::byte* allocate_board(std::size_t bytes) { return allocate(bytes); }
+  static void release_board(std::byte* memory, std::size_t bytes) { release(memory, bytes); }
   static std::byte* allocate(std::size_t bytes) {
     return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   }
@@ -187,6 +212,7 @@ class Explorer {
     std::function<bool()> ready;  // empty: can run
     bool alive = false;
     std::uint64_t priority = 0;
+    Clock at_launch;               // the clock when its launch began
     Clock clock;                   // what this fibre knows: [normal of each fibre | flushed row stores of each fibre]
     std::uint32_t row_stores = 1;  // its own clock of row stores, flushed or not
   };
@@ -247,6 +273,7 @@ class Explorer {
       int const id = rank.first + i;
       Fibre& fibre = fibres_[static_cast<std::size_t>(id)];
       join(fibre.clock, joined);
+      fibre.at_launch = fibre.clock;
       tick(id);
       int const warps = launch.geometry.warps, block = i / warps;
       auto* scratch = rank.scratch[static_cast<std::size_t>(block)].get();
@@ -403,39 +430,38 @@ void ExploreContext::store(T* p, std::type_identity_t<T> value) {
   machine_->touch(fibre_, p, sizeof(T), true);
   *p = value;
 }
-inline void ExploreContext::add(std::uint32_t* p, std::uint32_t value) {
-  machine_->step(fibre_);
-  machine_->touch(fibre_, p, sizeof(*p), true, true);
-  *p += value;
-}
 inline void ExploreContext::copy(void* to, const void* from, std::size_t bytes) {
   machine_->step(fibre_);
   machine_->touch(fibre_, from, bytes, false);
   machine_->touch(fibre_, to, bytes, true);
   std::memcpy(to, from, bytes);
 }
-inline void ExploreContext::multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes) {
-  machine_->touch(fibre_, src, bytes, false);
+inline void ExploreContext::multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes,
+                                          int part, int parts) {
+  auto const span = exec::host::Span::part(bytes, part, parts);
+  machine_->touch(fibre_, src + span.begin, span.end - span.begin, false);
   for (int i = 0; i < n; ++i) {
     machine_->step(fibre_);
-    machine_->touch(fibre_, dst[i], bytes, true, false, true);
-    std::memcpy(dst[i], src, bytes);
+    machine_->touch(fibre_, dst[i] + span.begin, span.end - span.begin, true, false, true);
+    std::memcpy(dst[i] + span.begin, src + span.begin, span.end - span.begin);
   }
 }
 template <Element T, bool Weighted>
 void ExploreContext::reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                                 std::byte* dst, std::size_t elements) {
+                                 std::byte* dst, std::size_t elements, int part, int parts) {
+  auto const span = exec::host::Span::part(elements * sizeof(T), part, parts);
   for (int i = 0; i < n; ++i) {
     machine_->step(fibre_);
-    machine_->touch(fibre_, srcs[i], elements * sizeof(T), false);
+    machine_->touch(fibre_, srcs[i] + span.begin, span.end - span.begin, false);
   }
-  machine_->touch(fibre_, dst, elements * sizeof(T), true, false, true);
-  exec::host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, elements);
+  machine_->touch(fibre_, dst + span.begin, span.end - span.begin, true, false, true);
+  exec::host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, span);
 }
-inline void ExploreContext::zero_row(std::byte* dst, std::size_t bytes) {
+inline void ExploreContext::zero_row(std::byte* dst, std::size_t bytes, int part, int parts) {
+  auto const span = exec::host::Span::part(bytes, part, parts);
   machine_->step(fibre_);
-  machine_->touch(fibre_, dst, bytes, true, false, true);
-  std::memset(dst, 0, bytes);
+  machine_->touch(fibre_, dst + span.begin, span.end - span.begin, true, false, true);
+  std::memset(dst + span.begin, 0, span.end - span.begin);
 }
 inline void ExploreContext::flush_stores() {
   if (machine_->bugs_.dropped_flush) return;
@@ -445,7 +471,27 @@ inline void ExploreContext::flush_stores() {
 inline void ExploreContext::signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) {
   publish(word, exec::signal_word(epoch, payload));
 }
-inline exec::WaitResult ExploreContext::wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits&) {
+//! What the fibre knew when its launch began is all that is released.
+inline void ExploreContext::signal_after_launch(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) {
+  auto& m = *machine_;
+  m.step(fibre_);
+  m.touch(fibre_, word, sizeof(*word), true, true);
+  if (!m.bugs_.dropped_release) m.sync_[word] = m.fibres_[static_cast<std::size_t>(fibre_)].at_launch;
+  *word = exec::signal_word(epoch, payload);
+}
+inline void ExploreContext::post(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) {
+  machine_->step(fibre_);
+  machine_->touch(fibre_, word, sizeof(*word), true, true);
+  machine_->sync_.erase(word);
+  *word = exec::signal_word(epoch, payload);
+}
+inline void ExploreContext::launch_ends(std::uint32_t* blocks) {
+  machine_->step(fibre_);
+  machine_->touch(fibre_, blocks, sizeof(*blocks), true, true);
+  ++*blocks;
+}
+inline exec::WaitResult ExploreContext::wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits&,
+                                             exec::WaitOrder order) {
   auto& m = *machine_;
   auto const* at = reinterpret_cast<const std::byte*>(word);
   bool const unwaited = at >= m.bugs_.unwaited_begin && at < m.bugs_.unwaited_end && epoch != m.bugs_.first_epoch;
@@ -454,7 +500,7 @@ inline exec::WaitResult ExploreContext::wait(std::uint64_t* word, std::uint32_t 
   else
     m.step(fibre_, [=] { return !exec::epoch_after(epoch, exec::signal_epoch(*word)); });
   m.touch(fibre_, word, sizeof(*word), false, true);
-  if (!m.bugs_.dropped_acquire && !unwaited) m.acquire(fibre_, word);
+  if (order == exec::WaitOrder::acquire && !m.bugs_.dropped_acquire && !unwaited) m.acquire(fibre_, word);
   if (!unwaited && exec::signal_epoch(*word) != epoch) return {exec::WaitEnd::out_of_step, *word};
   return {exec::WaitEnd::arrived, *word};
 }
@@ -465,6 +511,11 @@ inline bool ExploreContext::claim(std::uint32_t* flag) {
   m.acquire(fibre_, flag);
   m.release(fibre_, flag, true);
   return std::exchange(*flag, 1u) == 0;
+}
+inline std::uint32_t ExploreContext::glance(const std::uint32_t* p) {
+  machine_->step(fibre_);
+  machine_->touch(fibre_, p, sizeof(*p), false, true);
+  return *p;
 }
 template <class T>
 T ExploreContext::peek(const T* p) {

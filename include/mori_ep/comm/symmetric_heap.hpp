@@ -14,19 +14,27 @@
 
 namespace mori_ep::comm {
 
+//! @brief Which of a machine's memories: where kernels work, or where the host may read and write, too.
+enum class Place { device, board };
+
 //! @brief One rank's arena: owned, or borrowed from the caller (who keeps it alive until every rank's operator is
 //! gone).
 template <exec::ExecPolicy Exec>
 class Arena {
  public:
   //! @brief Owned and zeroed; `data()` is nullptr when there was no memory.
-  explicit Arena(std::size_t bytes) noexcept : data_(Exec::allocate(bytes)), bytes_(bytes), owned_(true) {}
+  Arena(std::size_t bytes, Place place) noexcept
+      : data_(place == Place::device ? Exec::allocate(bytes) : Exec::allocate_board(bytes)),
+        bytes_(bytes),
+        owned_(true),
+        place_(place) {}
   explicit Arena(std::span<std::byte> borrowed) noexcept
       : data_(borrowed.data()), bytes_(borrowed.size()), owned_(false) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
-    if (owned_ && data_ != nullptr) Exec::release(data_, bytes_);
+    if (!owned_ || data_ == nullptr) return;
+    place_ == Place::device ? Exec::release(data_, bytes_) : Exec::release_board(data_, bytes_);
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -35,6 +43,7 @@ class Arena {
   std::byte* data_;
   std::size_t bytes_;
   bool owned_;
+  Place place_ = Place::device;
 };
 
 //! @brief This rank's arena and the base address of every peer's. Ranks are threads, so an address is valid for all.
@@ -54,7 +63,7 @@ class SymmetricHeap {
     for (auto* peer : addresses) heap.arenas_.push_back(*peer);
     if (Status s = comm.barrier(); !s.ok()) return s;  // the addresses above are of stack objects
     heap.mine_ = std::move(mine);
-    return heap;
+    return Result<SymmetricHeap>(std::move(heap));
   }
 
   //! @brief Never frees this rank's arena: a kernel that does not end may still write to it.

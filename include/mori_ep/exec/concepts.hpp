@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mori_ep/error.hpp"
 #include "mori_ep/exec/signal_word.hpp"
 #include "mori_ep/numeric/element.hpp"
 
@@ -32,6 +33,16 @@ concept HasBarriers = requires(C c, std::uint32_t* counter) {
   { c.arrive(counter) } -> std::same_as<bool>;
 };
 
+//! @brief The lanes of a warp count together, bit by bit in ascending order, over the bits that any lane has set.
+//!        `for_each_vote(bits, early, visit)` calls `visit(bit, lanes, early lanes)` on one lane; `for_each_rank(bits,
+//!        visit)` calls `visit(bit, has it?, lower lanes that have it, lanes that have it)` on every lane.
+template <class C>
+concept HasVotes = requires(C c, void (*visit)(int, std::uint32_t, std::uint32_t),
+                            void (*rank)(int, bool, std::uint32_t, std::uint32_t)) {
+  c.for_each_vote(std::uint64_t{1}, true, visit);
+  c.for_each_rank(std::uint64_t{1}, rank);
+};
+
 //! @brief Scratch of the block, the same address for all its warps, and sums into it from any warp.
 template <class C>
 concept HasShared = requires(C c, std::uint32_t* word) {
@@ -39,44 +50,55 @@ concept HasShared = requires(C c, std::uint32_t* word) {
   c.shared_add(word, std::uint32_t{1});
 };
 
-//! @brief Plain memory: one scalar by one lane, or bytes by a whole warp; `add` is an atomic sum inside one device.
+//! @brief Plain memory: one scalar by one lane, bytes by a whole warp (`copy`) or by one lane (`copy_own`).
 template <class C>
 concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void* to, const void* from) {
   { c.load(q) } -> std::same_as<std::uint32_t>;
   c.store(p, std::uint32_t{1});
-  c.add(p, std::uint32_t{1});
   c.copy(to, from, std::size_t{4});
+  c.copy_own(to, from, std::size_t{4});
 };
 
-//! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized.
+//! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized. The last
+//! two
+//!        arguments: this warp does its part of `parts` nearly equal ones, when several warps share a row.
 //!        `multicast_row(src, dst, n, bytes)` reads once and writes n times.
 //!        `reduce_rows<T, weighted>(srcs, weights, n, group_starts, dst, elements)` adds in fp32 in the order given,
 //!        each group (bit i of `group_starts` opens one) first by itself, then the groups, and rounds once.
-//!        `zero_row` is the sum of no rows.
+//!        `zero_row` is the sum of no rows; `prefetch_row` may bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
                            const float* weights, std::byte* out) {
-  c.multicast_row(src, dst, 1, std::size_t{16});
-  c.template reduce_rows<float, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{4});
-  c.zero_row(out, std::size_t{16});
+  c.multicast_row(src, dst, 1, std::size_t{16}, 0, 1);
+  c.template reduce_rows<float, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{4}, 0, 1);
+  c.zero_row(out, std::size_t{16}, 0, 1);
+  c.prefetch_row(src, std::size_t{16}, 0, 1);
 };
 
 //! @brief Signals between ranks. `flush_stores` makes this warp's stores ready to be published by any warp of the
-//!        block after a `block_sync`; `signal` releases, `wait` acquires, both at system scope. `claim` is true once.
-//!        `publish` and `peek` are the same release and acquire for words that carry no epoch (fault words, totals).
+//!        block after a `block_sync`; `signal` releases and `wait` acquires, both at system scope. `signal_after_launch`
+//!        orders only what the stream did before this launch; `post` orders nothing: its payload is all there is to see.
+//!        `publish` and `peek` are release and acquire for words that carry no epoch; `glance` sees a value and orders
+//!        nothing. `claim` is true once. `launch_ends` is a block's last act: it counts, for a host that may not free
+//!        memory under a launch.
 template <class C>
 concept HasSignals = requires(C c, std::uint64_t* word, const WaitLimits& limits) {
   c.flush_stores();
   c.signal(word, std::uint32_t{1}, std::uint32_t{0});
-  { c.wait(word, std::uint32_t{1}, limits) } -> std::same_as<WaitResult>;
+  c.signal_after_launch(word, std::uint32_t{1}, std::uint32_t{0});
+  c.post(word, std::uint32_t{1}, std::uint32_t{0});
+  c.launch_ends(static_cast<std::uint32_t*>(nullptr));
+  { c.wait(word, std::uint32_t{1}, limits, WaitOrder::acquire) } -> std::same_as<WaitResult>;
   { c.claim(static_cast<std::uint32_t*>(nullptr)) } -> std::same_as<bool>;
+  { c.glance(static_cast<const std::uint32_t*>(nullptr)) } -> std::same_as<std::uint32_t>;
   c.publish(word, std::uint64_t{1});
   { c.peek(static_cast<const std::uint64_t*>(word)) } -> std::same_as<std::uint64_t>;
 };
 
 //! @brief Everything a schedule's kernel may do. One source, three machines: lanes is 1 on the host, 32 or 64 on a GPU.
 template <class C>
-concept KernelContext = HasGeometry<C> && HasBarriers<C> && HasShared<C> && HasMemory<C> && HasRows<C> && HasSignals<C>;
+concept KernelContext =
+    HasGeometry<C> && HasBarriers<C> && HasVotes<C> && HasShared<C> && HasMemory<C> && HasRows<C> && HasSignals<C>;
 
 //! @brief How many blocks and warps a launch has and what it needs.
 struct LaunchGeometry {
@@ -86,18 +108,29 @@ struct LaunchGeometry {
   std::size_t traffic_bytes = 0;  //!< an estimate of the bytes written; a machine may choose its stores by it
 };
 
+//! @brief What a machine can keep resident of one kernel, for every number of warps per block up to kMaxWarps.
+struct Residency {
+  static constexpr int kMaxWarps = 32;
+  int max_warps = 0;               //!< of a block
+  int blocks[kMaxWarps + 1] = {};  //!< resident together, by warps per block
+};
+
 //! @brief Where kernels run. All blocks of one launch are resident together; a stream runs its work in order.
 template <class E>
-concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src) {
+concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typename E::StreamRef stream) {
   typename E::Stream;
-  typename E::StreamRef;
   { E::kName } -> std::convertible_to<const char*>;
-  { E::max_resident(1) } -> std::same_as<int>;    // blocks of that many warps that can be resident together
-  { E::default_blocks(1) } -> std::same_as<int>;  // for one of that many ranks in this process
+  { E::kFreeWaits } -> std::convertible_to<bool>;    // release() waits for launches that use the memory
+  { E::device() } -> std::same_as<std::uint64_t>;    // ranks of equal nonzero values share their blocks
+  { E::default_blocks(1, 1) } -> std::same_as<int>;  // of that many resident, for that many ranks in this process
   { E::default_warps() } -> std::same_as<int>;
   { E::allocate(std::size_t{1}) } -> std::same_as<std::byte*>;  // zeroed, or nullptr
   E::release(memory, std::size_t{1});
+  { E::allocate_board(std::size_t{1}) } -> std::same_as<std::byte*>;  // the same, and the host may read and write it
+  E::release_board(memory, std::size_t{1});
   E::copy(dst, src, std::size_t{1});  // host thread, at once, either direction
+  { E::synchronize(stream) } -> std::same_as<Status>;
+  { E::share_memory() } -> std::same_as<Status>;  // after allocation: this device may reach its peers' memory
 };
 
 }  // namespace mori_ep::exec

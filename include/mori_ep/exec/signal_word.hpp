@@ -28,6 +28,9 @@ static_assert(epoch_after(0u, 0xffffffffu) && !epoch_after(0xffffffffu, 0u) && !
 //! @brief How a wait ended.
 enum class WaitEnd : std::uint32_t { arrived = 0, expired = 1, peer_fault = 2, out_of_step = 3, stopped = 4 };
 
+//! @brief What a wait orders: everything the signaller released before the word, or nothing (for words that were posted).
+enum class WaitOrder : std::uint32_t { acquire, none };
+
 //! @brief What a wait saw.
 struct WaitResult {
   WaitEnd end = WaitEnd::arrived;

@@ -13,33 +13,40 @@ struct LaunchParams {
   int warp_per_block = 0;
 };
 
+//! @brief How many blocks one launch may have, by warps per block: what the machine keeps resident of the schedule's
+//!        kernels, shared out among the ranks on one device.
+struct LaunchLimits {
+  exec::Residency residency;
+  int sharers = 1;
+  int default_blocks = 1, default_warps = 1;
+
+  [[nodiscard]] constexpr int blocks(int warps) const noexcept { return residency.blocks[warps] / sharers; }
+};
+
 //! @brief The parameters in force: the call's, else the config's, else the machine's. Refuses what cannot be resident
 //!        together, since every block of a schedule may wait for every other.
-template <exec::ExecPolicy Exec>
-[[nodiscard]] Result<LaunchParams> resolve(const LaunchParams& call, const LaunchParams& config, int ranks_in_process,
-                                           Errc code) noexcept {
+[[nodiscard]] inline Result<LaunchParams> resolve(const LaunchParams& call, const LaunchParams& config,
+                                                  const LaunchLimits& limits) noexcept {
   LaunchParams p = call;
   if (p.block_num == 0) p.block_num = config.block_num;
   if (p.warp_per_block == 0) p.warp_per_block = config.warp_per_block;
-  if (p.warp_per_block == 0) p.warp_per_block = Exec::default_warps();
-  int const max_warps = Exec::max_resident(1);
-  if (p.warp_per_block < 0 || p.warp_per_block > max_warps)
-    return Error{.code = code,
+  if (p.warp_per_block == 0) p.warp_per_block = limits.default_warps;
+  if (p.warp_per_block < 0 || p.warp_per_block > limits.residency.max_warps)
+    return Error{.code = Errc::invalid_argument,
                  .field = "warp_per_block",
                  .value = p.warp_per_block,
-                 .limit = max_warps,
+                 .limit = limits.residency.max_warps,
                  .hint = "Give 1 to the limit, or 0 for the machine's default."};
-  int const resident = Exec::max_resident(p.warp_per_block);
-  if (p.block_num == 0)
-    p.block_num = Exec::default_blocks(ranks_in_process) < resident ? Exec::default_blocks(ranks_in_process) : resident;
-  if (p.block_num < 0 || p.block_num > resident)
-    return Error{
-        .code = code,
-        .field = "block_num",
-        .value = p.block_num,
-        .limit = resident,
-        .hint =
-            "All blocks of a launch must be resident together. Give 1 to the limit, or 0 for the machine's default."};
+  int const most = limits.blocks(p.warp_per_block);
+  if (p.block_num == 0) p.block_num = limits.default_blocks < most ? limits.default_blocks : most;
+  if (p.block_num < 1 || p.block_num > most)
+    return Error{.code = Errc::invalid_argument,
+                 .field = "block_num",
+                 .value = p.block_num,
+                 .limit = most,
+                 .hint =
+                     "All blocks of a launch must be resident together, beside those of other ranks on the device. "
+                     "Give 1 to the limit, or 0 for the machine's default."};
   return p;
 }
 

@@ -117,7 +117,7 @@ struct PackKernel {
       }
       ctx.warp_sync();
       auto const* row = reinterpret_cast<const std::byte*>(from.x + static_cast<std::size_t>(r) * hidden);
-      ctx.multicast_row(row, targets, copies, hidden * sizeof(T));
+      ctx.multicast_row(row, targets, copies, hidden * sizeof(T), 0, 1);
       ctx.warp_sync();
     }
   }
@@ -164,9 +164,9 @@ struct UnpackKernel {
       ctx.warp_sync();
       auto* out = reinterpret_cast<std::byte*>(to.combine_x + static_cast<std::size_t>(r) * hidden);
       if (terms == 0)
-        ctx.zero_row(out, hidden * sizeof(T));
+        ctx.zero_row(out, hidden * sizeof(T), 0, 1);
       else
-        ctx.template reduce_rows<T, true>(sources, factors, terms, 1u, out, hidden);
+        ctx.template reduce_rows<T, true>(sources, factors, terms, 1u, out, hidden, 0, 1);
       ctx.warp_sync();
     }
   }

@@ -2,7 +2,6 @@
 //! @file The route rule: which ranks a token goes to. The one function every schedule asks.
 #pragma once
 
-#include <bit>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
@@ -58,16 +57,29 @@ static_assert([] {
          Placement(2, 3).rank_of(std::int64_t{1} << 40) == -1;
 }());
 
-//! @brief The distinct ranks in [64 * window, 64 * window + 64) among a token's `ranks` [topk] (of Placement::rank_of),
-//!        as bits. Two experts of one rank, or one expert twice, are one bit; -1 is none.
+//! @brief The bit of `rank` among ranks [64 * window, 64 * window + 64); none for -1 and for ranks outside.
+[[nodiscard]] MORI_EP_HD constexpr std::uint64_t window_bit(std::int32_t rank, std::int32_t window) noexcept {
+  std::int32_t const at = rank - 64 * window;
+  return rank >= 0 && at >= 0 && at < 64 ? std::uint64_t{1} << at : 0;
+}
+
+//! @brief The distinct ranks of one window among a token's `ranks` [topk] (of Placement::rank_of), as bits. Two experts
+//!        of one rank, or one expert twice, are one bit.
 [[nodiscard]] MORI_EP_HD constexpr std::uint64_t destinations(const std::int32_t* ranks, std::int32_t topk,
                                                               std::int32_t window) noexcept {
   std::uint64_t bits = 0;
-  for (std::int32_t k = 0; k < topk; ++k) {
-    std::int32_t const at = ranks[k] - 64 * window;
-    if (ranks[k] >= 0 && at >= 0 && at < 64) bits |= std::uint64_t{1} << at;
-  }
+  for (std::int32_t k = 0; k < topk; ++k) bits |= window_bit(ranks[k], window);
   return bits;
+}
+
+//! @brief The position of the lowest bit that is set. The host's builtin does not exist on a device, and nvcc does not
+//! say so.
+[[nodiscard]] MORI_EP_HD constexpr std::int32_t lowest_bit(std::uint64_t bits) noexcept {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+  return __ffsll(static_cast<long long>(bits)) - 1;
+#else
+  return __builtin_ctzll(bits);
+#endif
 }
 
 //! @brief Calls `visit(rank)` for each distinct destination of a token, in ascending rank order.
@@ -76,7 +88,7 @@ MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::i
                                                Visit&& visit) noexcept {
   for (std::int32_t window = 0; 64 * window < world; ++window)
     for (std::uint64_t bits = destinations(ranks, topk, window); bits != 0; bits &= bits - 1)
-      visit(64 * window + std::countr_zero(bits));
+      visit(64 * window + lowest_bit(bits));
 }
 
 //! @brief Is entry k the token's first that names its expert? Counts of rows per expert use it, so that an expert

@@ -2,6 +2,7 @@
 //! @file schedule::IntraNode: all ranks reach each other's memory by load and store.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -41,31 +42,42 @@ class Runner {
   static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
                                                 std::span<std::byte> memory, std::uint64_t protocol) noexcept {
     JoinRecord mine{.protocol = protocol, .config = config};
-    mine.max_warps = Exec::max_resident(1);
-    mine.max_blocks =
-        Exec::max_resident(config.warp_num_per_block > 0 ? config.warp_num_per_block : Exec::default_warps());
-    std::shared_ptr<comm::Arena<Exec>> arena;
+    launch::LaunchLimits limits;
+    std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
     if (validate(config, comm.world(), sizeof(T)).ok()) {
+      limits = limits_of(config, comm.world());
+      int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
+      mine.device = Exec::device();
+      mine.max_warps = limits.residency.max_warps;
+      mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
       layout = layout_of(config, comm.world());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
       if (!layout.overflow) {
-        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes)
+        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device)
                                : std::make_shared<comm::Arena<Exec>>(memory);
-        mine.memory_bytes = arena->data() == nullptr ? 0 : static_cast<std::int64_t>(arena->bytes());
+        board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board);
+        bool const there = arena->data() != nullptr && board->data() != nullptr;
+        mine.memory_bytes = there ? static_cast<std::int64_t>(arena->bytes()) : 0;
         mine.memory_aligned =
             reinterpret_cast<std::uintptr_t>(arena->data()) % comm::LayoutBuilder::kAlign == 0 ? 1 : 0;
+        mine.memory_shared = Exec::share_memory().ok() ? 1 : 0;
       }
     }
     std::vector<JoinRecord> records(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&mine, records.data(), sizeof(mine)); !s.ok()) return s;
     if (Status s = judge(records, sizeof(T)); !s.ok()) return s;
-    auto heap = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
-    if (!heap.ok()) return heap.error();
-    std::unique_ptr<Runner> runner(new Runner(comm, config, layout, std::move(*heap)));
+    limits.sharers = sharers_of(records, comm.rank());
+    limits.default_blocks =
+        Exec::default_blocks(limits.blocks(limits.default_warps), comm.ranks_in_process() / limits.sharers);
+    auto arenas = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
+    if (!arenas.ok()) return arenas.error();
+    auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));
+    if (!boards.ok()) return boards.error();
+    std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
     runner->initialise();
     if (Status s = comm.barrier(); !s.ok()) return s;
-    return runner;
+    return Result<std::unique_ptr<Runner>>(std::move(runner));
   }
 
   Runner(const Runner&) = delete;
@@ -73,54 +85,51 @@ class Runner {
   ~Runner() {
     // Kernels on their way still use the arena. Each is bounded by its waits; memory that outlasts them is given up
     // rather than freed under a kernel.
-    if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) heap_.abandon();
+    if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) arenas_.abandon();
   }
 
   Status dispatch(int set, const DispatchOperands<Index>& in, Half halves, const launch::LaunchParams& call,
                   StreamRef stream) noexcept {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
-    DispatchKernel<Ref, Index> const kernel{
-        .port = port(),
-        .set = layout_.sets[set],
-        .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
-        .topk = config_.num_experts_per_token,
-        .routes_per_token = layout_.routes_per_token,
-        .max_tokens = config_.max_num_inp_token_per_rank,
-        .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
-        .halves = halves,
-        .tokens = in.tokens,
-        .x = in.x,
-        .ids = in.ids,
-        .weights = in.weights,
-        .scales = in.scales,
-        .x_stride = in.x_stride,
-        .ids_stride = in.ids_stride,
-        .weights_stride = in.weights_stride,
-        .scales_stride = in.scales_stride,
-        .row_bytes = row_bytes(),
-        .scale_bytes = config_.scale_bytes()};
+    Dispatch const kernel{.port = port(),
+                          .set = layout_.sets[set],
+                          .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
+                          .topk = config_.num_experts_per_token,
+                          .routes_per_token = layout_.routes_per_token,
+                          .max_tokens = config_.max_num_inp_token_per_rank,
+                          .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
+                          .halves = halves,
+                          .tokens = in.tokens,
+                          .token_count = in.token_count,
+                          .x = in.x,
+                          .ids = in.ids,
+                          .weights = in.weights,
+                          .scales = in.scales,
+                          .x_stride = in.x_stride,
+                          .ids_stride = in.ids_stride,
+                          .weights_stride = in.weights_stride,
+                          .scales_stride = in.scales_stride,
+                          .row_bytes = row_bytes(),
+                          .scale_bytes = config_.scale_bytes()};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
     geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.placement.experts(), kernel.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
-    ++launched_[set];
-    Exec::launch(geometry, kernel, stream);
-    return {};
+    return launch(set, geometry, kernel, stream);
   }
 
   Status combine(int set, const CombineOperands& in, Half halves, const launch::LaunchParams& call,
                  StreamRef stream) noexcept {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
-    CombineKernel<Ref, T, Reduce::kWeighted> const kernel{
+    Combine const kernel{
         .port = port(),
         .set = layout_.sets[set],
         .topk = config_.num_experts_per_token,
         .routes_per_token = layout_.routes_per_token,
         .ranks_per_group = config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node(),
         .halves = halves,
-        .tokens = in.tokens,
         .x = in.x,
         .weights = in.weights,
         .x_rows = in.x_rows,
@@ -133,11 +142,9 @@ class Runner {
         .weights_out_stride = in.weights_out_stride,
         .hidden = static_cast<std::size_t>(config_.hidden_dim)};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
-    geometry.shared_bytes = kernel.shared_bytes(kernel.topk, geometry.warps);
+    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
-    ++launched_[set];
-    Exec::launch(geometry, kernel, stream);
-    return {};
+    return launch(set, geometry, kernel, stream);
   }
 
   //! @brief Copies the routing of the last dispatch on `set` to `to_ids` [t, K] and `to_weights` [t, K] (or null), in
@@ -161,15 +168,13 @@ class Runner {
                                         .warps = params->warp_per_block,
                                         .shared_bytes = kernel.shared_bytes(params->warp_per_block),
                                         .traffic_bytes = static_cast<std::size_t>(rows) * row_bytes()};
-    ++launched_[set];
-    Exec::launch(geometry, CountedKernel<Kernel>{kernel, at<SetState>(layout_.sets[set].state)}, stream);
-    return {};
+    return launch(set, geometry, CountedKernel<Kernel>{kernel, at<SetState>(layout_.sets[set].state)}, stream);
   }
 
   //! @brief What this rank's kernels met, or what a peer has told of its own; ok when nothing.
   [[nodiscard]] Status fault() const noexcept {
     Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to reset()."};
-    auto* record = at<FaultRecord>(layout_.fault);
+    auto* record = board_at<FaultRecord>(board_layout_.record);
     if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0) {
       error.code = static_cast<Errc>(record->code);
       error.phase = static_cast<Phase>(record->phase);
@@ -188,7 +193,7 @@ class Runner {
     }
     for (int peer = 0; peer < comm_.world(); ++peer) {
       std::uint64_t const told =
-          std::atomic_ref(at<std::uint64_t>(layout_.peer_faults)[peer]).load(std::memory_order_acquire);
+          std::atomic_ref(board_at<std::uint64_t>(board_layout_.notices)[peer]).load(std::memory_order_acquire);
       if (told == 0) continue;
       error.code = Errc::peer_fault;
       error.phase = fault_phase(told);
@@ -201,7 +206,7 @@ class Runner {
 
   //! @brief Collective: all kernels have ended on every rank, then signals, states and faults start anew.
   Status recover(StreamRef stream) noexcept {
-    Exec::synchronize(stream);
+    if (Status s = Exec::synchronize(stream); !s.ok()) return s;
     if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms)))
       return Error{.code = Errc::timeout,
                    .phase = Phase::barrier,
@@ -231,13 +236,42 @@ class Runner {
   }
 
  private:
+  using Dispatch = DispatchKernel<Ref, Index>;
+  using Combine = CombineKernel<Ref, T, Reduce::kWeighted>;
+
   Runner(const comm::Communicator& comm, const EpDispatchCombineConfig& config, const Layout& layout,
-         comm::SymmetricHeap<Exec> heap) noexcept
-      : comm_(comm), config_(config), layout_(layout), heap_(std::move(heap)) {}
+         const launch::LaunchLimits& limits, comm::SymmetricHeap<Exec> arenas,
+         comm::SymmetricHeap<Exec> boards) noexcept
+      : comm_(comm),
+        config_(config),
+        layout_(layout),
+        board_layout_(BoardLayout::make(comm.world())),
+        limits_(limits),
+        arenas_(std::move(arenas)),
+        boards_(std::move(boards)) {}
+
+  //! What fits for both phases, since one config serves both.
+  static launch::LaunchLimits limits_of(const EpDispatchCombineConfig& config, int world) noexcept {
+    int const experts = world * config.num_experts_per_rank, topk = config.num_experts_per_token;
+    exec::Residency const dispatch = Exec::template residency<Dispatch>(
+        [&](int warps) { return Dispatch::shared_bytes(world, experts, topk, warps); });
+    exec::Residency const combine =
+        Exec::template residency<Combine>([&](int warps) { return Combine::shared_bytes(world, topk, warps); });
+    launch::LaunchLimits limits{.residency = dispatch};
+    limits.residency.max_warps = std::min(dispatch.max_warps, combine.max_warps);
+    for (int w = 0; w <= exec::Residency::kMaxWarps; ++w)
+      limits.residency.blocks[w] = std::min({dispatch.blocks[w], combine.blocks[w], kMaxBlocks});
+    limits.default_warps = Exec::default_warps();
+    return limits;
+  }
 
   template <class V>
   [[nodiscard]] V* at(comm::Region region) const noexcept {
-    return region.in<V>(heap_.base());
+    return region.in<V>(arenas_.base());
+  }
+  template <class V>
+  [[nodiscard]] V* board_at(comm::Region region) const noexcept {
+    return region.in<V>(boards_.base());
   }
   [[nodiscard]] std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(config_.hidden_dim) * sizeof(T);
@@ -247,13 +281,24 @@ class Runner {
   }
   [[nodiscard]] FaultPort<Ref> port() const noexcept {
     return {{at<std::byte*>(layout_.bases), comm_.rank(), comm_.world()},
-            layout_.fault,
-            layout_.peer_faults,
+            {at<std::byte*>(layout_.board_bases), comm_.rank(), comm_.world()},
+            layout_.gate,
+            board_layout_.record,
+            board_layout_.notices,
             config_.timeout_ms * 1'000'000};
   }
   [[nodiscard]] Result<launch::LaunchParams> resolve(const launch::LaunchParams& call) const noexcept {
-    return launch::resolve<Exec>(call, {config_.block_num, config_.warp_num_per_block}, comm_.ranks_in_process(),
-                                 Errc::invalid_argument);
+    auto params = launch::resolve(call, {config_.block_num, config_.warp_num_per_block}, limits_);
+    if (params.ok()) return params;
+    Error error = params.error();
+    error.rank = comm_.rank();
+    return error;
+  }
+  template <class Kernel>
+  Status launch(int set, const exec::LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
+    if (Status s = Exec::launch(geometry, kernel, stream); !s.ok()) return s;
+    blocks_launched_[set] += static_cast<std::uint32_t>(geometry.blocks);
+    return {};
   }
 
   //! Every signal word starts at first_epoch, the states too: the first dispatch is the epoch after it.
@@ -264,32 +309,38 @@ class Runner {
       Exec::copy(at<std::byte>(region), words.data(), words.size() * sizeof(word));
     };
     std::uint64_t const before_first = exec::signal_word(config_.first_epoch, 0);
-    std::vector<std::byte*> bases;
-    for (std::size_t r = 0; r < world; ++r) bases.push_back(heap_.base_of(static_cast<int>(r)));
+    std::vector<std::byte*> bases, board_bases;
+    for (std::size_t r = 0; r < world; ++r) {
+      bases.push_back(arenas_.base_of(static_cast<int>(r)));
+      board_bases.push_back(boards_.base_of(static_cast<int>(r)));
+    }
     Exec::copy(at<std::byte>(layout_.bases), bases.data(), world * sizeof(std::byte*));
-    fill(layout_.peer_faults, 0);
+    Exec::copy(at<std::byte>(layout_.board_bases), board_bases.data(), world * sizeof(std::byte*));
     for (int i = 0; i < config_.num_buffer_sets; ++i) {
       const SetLayout& set = layout_.sets[i];
-      for (comm::Region words : {set.counts, set.rows_arrived, set.combine_ready}) fill(words, before_first);
-      std::vector<std::uint32_t> zeros(set.expert_sent.bytes / sizeof(std::uint32_t), 0);
-      Exec::copy(at<std::byte>(set.expert_sent), zeros.data(), set.expert_sent.bytes);
+      for (comm::Region words : {set.counts, set.expert_counts, set.rows_arrived, set.combine_ready})
+        fill(words, before_first);
       SetState state;
       state.epoch = config_.first_epoch;
-      state.launches_done = launched_[i];
+      state.blocks_ended = blocks_launched_[i];
       Exec::copy(at<std::byte>(set.state), &state, sizeof(state));
     }
-    FaultRecord const none;
-    Exec::copy(at<std::byte>(layout_.fault), &none, sizeof(none));
+    FaultGate const open;
+    Exec::copy(at<std::byte>(layout_.gate), &open, sizeof(open));
+    for (std::size_t r = 0; r < world; ++r) board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
+    *board_at<FaultRecord>(board_layout_.record) = FaultRecord{};
   }
 
-  //! True when every kernel enqueued so far has ended.
+  //! True when every block enqueued so far has ended; a machine whose release() waits needs no count.
   [[nodiscard]] bool wait_idle(std::chrono::milliseconds limit) const noexcept {
-    auto const deadline = std::chrono::steady_clock::now() + limit;
-    for (int set = 0; set < config_.num_buffer_sets; ++set) {
-      auto& done = at<SetState>(layout_.sets[set].state)->launches_done;
-      while (std::atomic_ref(done).load(std::memory_order_acquire) != launched_[set]) {
-        if (std::chrono::steady_clock::now() >= deadline) return false;
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if constexpr (!Exec::kFreeWaits) {
+      auto const deadline = std::chrono::steady_clock::now() + limit;
+      for (int set = 0; set < config_.num_buffer_sets; ++set) {
+        auto& ended = at<SetState>(layout_.sets[set].state)->blocks_ended;
+        while (std::atomic_ref(ended).load(std::memory_order_acquire) != blocks_launched_[set]) {
+          if (std::chrono::steady_clock::now() >= deadline) return false;
+          std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
       }
     }
     return true;
@@ -298,8 +349,10 @@ class Runner {
   comm::Communicator comm_;
   EpDispatchCombineConfig config_;
   Layout layout_;
-  comm::SymmetricHeap<Exec> heap_;
-  std::uint32_t launched_[kMaxBufferSets] = {};
+  BoardLayout board_layout_;
+  launch::LaunchLimits limits_;
+  comm::SymmetricHeap<Exec> arenas_, boards_;
+  std::uint32_t blocks_launched_[kMaxBufferSets] = {};
 };
 
 }  // namespace intra_node

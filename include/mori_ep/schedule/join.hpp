@@ -41,9 +41,19 @@ struct JoinRecord {
   std::int64_t needed_bytes = 0;  //!< the arena's size by this rank's configuration
   std::int64_t memory_bytes = 0;  //!< what it has: allocated, or the caller's
   std::int32_t memory_aligned = 1;
-  std::int32_t max_blocks = 0;  //!< that its machine can keep resident with the configured warps
+  std::int32_t memory_shared = 1;  //!< may other ranks' devices reach it?
+  std::uint64_t device = 0;        //!< ranks of equal nonzero values share their device's blocks
+  std::int32_t max_blocks = 0;     //!< that its device can keep resident with the configured warps
   std::int32_t max_warps = 0;
 };
+
+//! @brief How many ranks share rank `rank`'s device, itself included.
+[[nodiscard]] inline int sharers_of(const std::vector<JoinRecord>& records, int rank) noexcept {
+  std::uint64_t const device = records[static_cast<std::size_t>(rank)].device;
+  int sharers = 0;
+  for (const JoinRecord& r : records) sharers += r.device == device ? 1 : 0;
+  return device == 0 ? 1 : sharers;
+}
 
 //! @brief The first error among all ranks' records, the same on every rank; ok when all may go on.
 [[nodiscard]] inline Status judge(const std::vector<JoinRecord>& records, std::size_t element_bytes) noexcept {
@@ -77,13 +87,21 @@ struct JoinRecord {
                    .value = r.config.warp_num_per_block,
                    .limit = r.max_warps,
                    .hint = "Give 1 to the limit, or 0 for the machine's default."});
-    if (r.config.block_num < 0 || r.config.block_num > r.max_blocks)
+    int const most = r.max_blocks / sharers_of(records, rank);
+    if (most < 1)
+      return fail({.code = Errc::invalid_config,
+                   .field = "ranks on one device",
+                   .value = sharers_of(records, rank),
+                   .limit = r.max_blocks,
+                   .hint = "Every rank needs a block that stays resident: put fewer ranks on a device, or configure "
+                           "fewer warps per block."});
+    if (r.config.block_num < 0 || r.config.block_num > most)
       return fail({.code = Errc::invalid_config,
                    .field = "block_num",
                    .value = r.config.block_num,
-                   .limit = r.max_blocks,
-                   .hint = "All blocks of a launch must be resident together. Give 1 to the limit, or 0 for the "
-                           "machine's default."});
+                   .limit = most,
+                   .hint = "All blocks of a launch must be resident together, beside those of other ranks on the "
+                           "device. Give 1 to the limit, or 0 for the machine's default."});
     if (r.needed_bytes < 0)
       return fail(
           {.code = Errc::out_of_memory,
@@ -96,6 +114,13 @@ struct JoinRecord {
                    .value = r.memory_bytes,
                    .limit = r.needed_bytes,
                    .hint = "Give at least footprint() bytes, or set max_total_recv_tokens."});
+    if (r.memory_shared == 0)
+      return fail(
+          {.code = Errc::invalid_argument,
+           .field = "peer access",
+           .value = 0,
+           .limit = 1,
+           .hint = "This rank's device cannot reach a peer device's memory. Use devices linked to each other."});
     if (r.memory_aligned == 0)
       return fail({.code = Errc::invalid_argument,
                    .field = "arena alignment",

@@ -13,6 +13,7 @@ namespace mori_ep::schedule {
 template <routing::IndexType Index>
 struct DispatchOperands {
   std::int32_t tokens = 0;
+  const std::int32_t* token_count = nullptr;  //!< device-side, at most `tokens`; null: `tokens`
   const std::byte* x = nullptr;
   const Index* ids = nullptr;
   const float* weights = nullptr;

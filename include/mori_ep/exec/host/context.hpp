@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -99,6 +100,16 @@ class Context {
     return true;
   }
 
+  template <class Visit>
+  void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) const noexcept {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), 1u, early ? 1u : 0u);
+  }
+
+  template <class Visit>
+  void for_each_rank(std::uint64_t bits, Visit&& visit) const noexcept {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), true, 0u, 1u);
+  }
+
   template <class T>
   T* shared(std::size_t count) noexcept {
     constexpr std::size_t kAlign = alignof(T) > 8 ? alignof(T) : 8;
@@ -122,23 +133,27 @@ class Context {
   void store(T* p, std::type_identity_t<T> value) const noexcept {
     *p = value;
   }
-  void add(std::uint32_t* p, std::uint32_t value) const noexcept {
-    std::atomic_ref<std::uint32_t>(*p).fetch_add(value, std::memory_order_relaxed);
-  }
   void copy(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
+  void copy_own(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
 
-  void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes) const noexcept {
-    streaming_ ? host::multicast_row<true>(src, dst, n, bytes) : host::multicast_row<false>(src, dst, n, bytes);
+  void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part,
+                     int parts) const noexcept {
+    Span const span = Span::part(bytes, part, parts);
+    streaming_ ? host::multicast_row<true>(src, dst, n, span) : host::multicast_row<false>(src, dst, n, span);
   }
   template <Element T, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                   std::byte* dst, std::size_t elements) const noexcept {
-    streaming_ ? host::reduce_rows<T, Weighted, true>(srcs, weights, n, group_starts, dst, elements)
-               : host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, elements);
+                   std::byte* dst, std::size_t elements, int part, int parts) const noexcept {
+    Span const span = Span::part(elements * sizeof(T), part, parts);
+    streaming_ ? host::reduce_rows<T, Weighted, true>(srcs, weights, n, group_starts, dst, span)
+               : host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, span);
   }
-  void zero_row(std::byte* dst, std::size_t bytes) const noexcept {
-    streaming_ ? host::zero_row<true>(dst, bytes) : host::zero_row<false>(dst, bytes);
+  void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const noexcept {
+    Span const span = Span::part(bytes, part, parts);
+    streaming_ ? host::zero_row<true>(dst, span) : host::zero_row<false>(dst, span);
   }
+
+  void prefetch_row(const std::byte*, std::size_t, int, int) const noexcept {}  // the row loops prefetch by themselves
 
   void flush_stores() const noexcept {
     if (streaming_) fence_streaming();
@@ -146,7 +161,16 @@ class Context {
   void signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const noexcept {
     std::atomic_ref<std::uint64_t>(*word).store(signal_word(epoch, payload), std::memory_order_release);
   }
-  WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits) const noexcept {
+  void signal_after_launch(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const noexcept {
+    signal(word, epoch, payload);
+  }
+  void post(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const noexcept {
+    std::atomic_ref<std::uint64_t>(*word).store(signal_word(epoch, payload), std::memory_order_relaxed);
+  }
+  void launch_ends(std::uint32_t* blocks) const noexcept {
+    std::atomic_ref<std::uint32_t>(*blocks).fetch_add(1, std::memory_order_release);
+  }
+  WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits, WaitOrder) const noexcept {
     std::atomic_ref<std::uint64_t> signal(*word);
     std::uint64_t seen = signal.load(std::memory_order_acquire);
     if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
@@ -172,6 +196,9 @@ class Context {
   template <class T>
   [[nodiscard]] T peek(const T* p) const noexcept {
     return std::atomic_ref<T>(*const_cast<T*>(p)).load(std::memory_order_acquire);
+  }
+  [[nodiscard]] std::uint32_t glance(const std::uint32_t* p) const noexcept {
+    return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(p)).load(std::memory_order_relaxed);
   }
   template <class T>
   void publish(T* p, std::type_identity_t<T> value) const noexcept {

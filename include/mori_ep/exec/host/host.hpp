@@ -31,16 +31,31 @@ struct Host {
     Stream* stream_;
   };
 
-  template <class Kernel>
-  static void launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) {
-    stream.get().launch(geometry, kernel);
-  }
-  static void synchronize(StreamRef stream) { stream.get().synchronize(); }
+  static constexpr bool kFreeWaits = false;
 
-  static int max_resident(int warps) noexcept { return Stream::kMaxThreads / (warps > 0 ? warps : 1); }
-  static int default_blocks(int ranks_in_process) noexcept {
+  template <class Kernel>
+  static Status launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
+    stream.get().launch(geometry, kernel);
+    return {};
+  }
+  static Status synchronize(StreamRef stream) noexcept {
+    stream.get().synchronize();
+    return {};
+  }
+
+  static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
+  static Status share_memory() noexcept { return {}; }
+  //! @brief Blocks of a launch are threads of its stream, whatever the kernel.
+  template <class Kernel, class SharedBytes>
+  static Residency residency(SharedBytes&&) noexcept {
+    Residency r{.max_warps = Residency::kMaxWarps};
+    for (int warps = 1; warps <= r.max_warps; ++warps) r.blocks[warps] = Stream::kMaxThreads / warps;
+    return r;
+  }
+  static int default_blocks(int resident, int ranks_in_process) noexcept {
     int const cores = static_cast<int>(std::thread::hardware_concurrency());
-    return cores > ranks_in_process ? cores / ranks_in_process : 1;
+    int const blocks = cores > ranks_in_process ? cores / ranks_in_process : 1;
+    return blocks < resident ? blocks : resident;
   }
   static int default_warps() noexcept { return 1; }
 
@@ -52,11 +67,10 @@ struct Host {
     return static_cast<std::byte*>(memory);
   }
   static void release(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
+  static std::byte* allocate_board(std::size_t bytes) noexcept { return allocate(bytes); }
+  static void release_board(std::byte* memory, std::size_t bytes) noexcept { release(memory, bytes); }
   static void copy(void* dst, const void* src, std::size_t bytes) noexcept { std::memcpy(dst, src, bytes); }
 };
 static_assert(ExecPolicy<Host>);
-
-//! @brief What an operator runs on when its type does not say.
-using Default = Host;
 
 }  // namespace mori_ep::exec

@@ -21,6 +21,15 @@
 #endif
 #endif
 
+// g++ leaves short loops rolled at -O2.
+#if defined(__CUDACC__)
+#define MORI_EP_UNROLL _Pragma("unroll")
+#elif defined(__clang__)
+#define MORI_EP_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MORI_EP_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 namespace mori_ep::exec::host {
 
 // Vectors of the compiler, so that one source serves every CPU. may_alias: rows are bytes to everyone else.
@@ -28,6 +37,14 @@ using Bytes16 = std::uint8_t __attribute__((vector_size(16), may_alias));
 using Word4 = std::uint32_t __attribute__((vector_size(16), may_alias));
 using Half8 = std::uint16_t __attribute__((vector_size(16), may_alias));
 using Float4 = float __attribute__((vector_size(16), may_alias));
+
+//! @brief The same 16 bytes as another vector type.
+template <class To, class From>
+inline To as(const From& from) noexcept {
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
 
 inline constexpr std::size_t kVectorBytes = 16;
 inline constexpr std::size_t kLineBytes = 64;
@@ -38,7 +55,7 @@ template <bool Streaming>
 inline void store_vector(void* dst, Bytes16 v) noexcept {
 #if defined(__SSE2__) && !defined(MORI_EP_PLAIN_STORES)
   if constexpr (Streaming) {
-    _mm_stream_si128(static_cast<__m128i*>(dst), reinterpret_cast<__m128i>(v));
+    _mm_stream_si128(static_cast<__m128i*>(dst), as<__m128i>(v));
     return;
   }
 #endif
@@ -52,9 +69,21 @@ inline void fence_streaming() noexcept {
 #endif
 }
 
+//! @brief Bytes [begin, end) of a row: part `part` of `parts`, in whole cache lines but for the row's end.
+struct Span {
+  std::size_t begin, end;
+  static constexpr Span part(std::size_t bytes, int part, int parts) noexcept {
+    std::size_t const lines = (bytes + kLineBytes - 1) / kLineBytes, n = static_cast<std::size_t>(parts);
+    std::size_t const begin = lines * static_cast<std::size_t>(part) / n * kLineBytes;
+    std::size_t const end = lines * (static_cast<std::size_t>(part) + 1) / n * kLineBytes;
+    return {begin, end < bytes ? end : bytes};
+  }
+};
+
 template <bool Streaming>
-inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes) noexcept {
-  std::size_t at = 0;
+inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, Span span) noexcept {
+  std::size_t at = span.begin;
+  std::size_t const bytes = span.end;
   // A whole cache line to each destination in turn: every write-combining buffer fills before the next is opened.
   for (; at + kLineBytes <= bytes; at += kLineBytes) {
     auto const* from = reinterpret_cast<const Bytes16*>(src + at);
@@ -75,8 +104,8 @@ inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, st
 }
 
 template <bool Streaming>
-inline void zero_row(std::byte* dst, std::size_t bytes) noexcept {
-  for (std::size_t at = 0; at < bytes; at += kVectorBytes) store_vector<Streaming>(dst + at, Bytes16{});
+inline void zero_row(std::byte* dst, Span span) noexcept {
+  for (std::size_t at = span.begin; at < span.end; at += kVectorBytes) store_vector<Streaming>(dst + at, Bytes16{});
 }
 
 //! @brief Four fp32 vectors at most: what one 16-byte vector of T widens to.
@@ -96,19 +125,19 @@ inline Widened<T> widen(const std::byte* src) noexcept {
     constexpr Half8 zero{};
     // Interleaving with zeros below gives the fp32 whose upper half is the element; above, the zero-extended element.
     if constexpr (std::same_as<T, bf16>) {
-      out.part[0] = reinterpret_cast<Float4>(__builtin_shufflevector(zero, half, 0, 8, 1, 9, 2, 10, 3, 11));
-      out.part[1] = reinterpret_cast<Float4>(__builtin_shufflevector(zero, half, 4, 12, 5, 13, 6, 14, 7, 15));
+      out.part[0] = as<Float4>(__builtin_shufflevector(zero, half, 0, 8, 1, 9, 2, 10, 3, 11));
+      out.part[1] = as<Float4>(__builtin_shufflevector(zero, half, 4, 12, 5, 13, 6, 14, 7, 15));
     } else {
-      Word4 const low = reinterpret_cast<Word4>(__builtin_shufflevector(half, zero, 0, 8, 1, 9, 2, 10, 3, 11));
-      Word4 const high = reinterpret_cast<Word4>(__builtin_shufflevector(half, zero, 4, 12, 5, 13, 6, 14, 7, 15));
-#pragma GCC unroll 8
+      Word4 const low = as<Word4>(__builtin_shufflevector(half, zero, 0, 8, 1, 9, 2, 10, 3, 11));
+      Word4 const high = as<Word4>(__builtin_shufflevector(half, zero, 4, 12, 5, 13, 6, 14, 7, 15));
+      MORI_EP_UNROLL
       for (int i = 0; i < 2; ++i) {
         Word4 const bits = i == 0 ? low : high;
         Word4 const sign = (bits & 0x8000u) << 16;
         Word4 const magnitude = (bits & 0x7fffu) << 13;
-        Word4 const scaled = reinterpret_cast<Word4>(reinterpret_cast<Float4>(magnitude) * 0x1p112f);
-        Word4 const special = reinterpret_cast<Word4>(magnitude >= 0x0f800000u);
-        out.part[i] = reinterpret_cast<Float4>(sign | (special & (magnitude | 0x70000000u)) | (~special & scaled));
+        Word4 const scaled = as<Word4>(as<Float4>(magnitude) * 0x1p112f);
+        Word4 const special = as<Word4>(magnitude >= 0x0f800000u);
+        out.part[i] = as<Float4>(sign | (special & (magnitude | 0x70000000u)) | (~special & scaled));
       }
     }
   }
@@ -118,35 +147,34 @@ inline Widened<T> widen(const std::byte* src) noexcept {
 template <Element T>
 inline Bytes16 narrow(const Widened<T>& in) noexcept {
   if constexpr (std::same_as<T, float>) {
-    return reinterpret_cast<Bytes16>(in.part[0]);
+    return as<Bytes16>(in.part[0]);
   } else if constexpr (std::same_as<T, bf16>) {
     Word4 rounded[2];
-#pragma GCC unroll 8
+    MORI_EP_UNROLL
     for (int i = 0; i < 2; ++i) {
-      Word4 const u = reinterpret_cast<Word4>(in.part[i]);
-      Word4 const nan = reinterpret_cast<Word4>((u & 0x7fffffffu) > 0x7f800000u);
+      Word4 const u = as<Word4>(in.part[i]);
+      Word4 const nan = as<Word4>((u & 0x7fffffffu) > 0x7f800000u);
       Word4 const nearest = u + 0x7fffu + ((u >> 16) & 1u);
       rounded[i] = (nan & (u | 0x400000u)) | (~nan & nearest);
     }
-    return reinterpret_cast<Bytes16>(__builtin_shufflevector(
-        reinterpret_cast<Half8>(rounded[0]), reinterpret_cast<Half8>(rounded[1]), 1, 3, 5, 7, 9, 11, 13, 15));
+    return as<Bytes16>(
+        __builtin_shufflevector(as<Half8>(rounded[0]), as<Half8>(rounded[1]), 1, 3, 5, 7, 9, 11, 13, 15));
   } else {
     Word4 half[2];
-#pragma GCC unroll 8
+    MORI_EP_UNROLL
     for (int i = 0; i < 2; ++i) {
-      Word4 const u = reinterpret_cast<Word4>(in.part[i]);
+      Word4 const u = as<Word4>(in.part[i]);
       Word4 const a = u & 0x7fffffffu;
       Word4 const normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
-      Word4 const denormal = reinterpret_cast<Word4>(reinterpret_cast<Float4>(a) + 0.5f) - 0x3f000000u;
+      Word4 const denormal = as<Word4>(as<Float4>(a) + 0.5f) - 0x3f000000u;
       Word4 const nan = 0x7e00u | ((a >> 13) & 0x1ffu);
-      Word4 const is_nan = reinterpret_cast<Word4>(a > 0x7f800000u);
-      Word4 const is_large = reinterpret_cast<Word4>(a >= 0x477ff000u);
-      Word4 const is_small = reinterpret_cast<Word4>(a < 0x38800000u);
+      Word4 const is_nan = as<Word4>(a > 0x7f800000u);
+      Word4 const is_large = as<Word4>(a >= 0x477ff000u);
+      Word4 const is_small = as<Word4>(a < 0x38800000u);
       Word4 const finite = (is_small & denormal) | (~is_small & normal);
       half[i] = ((u >> 16) & 0x8000u) | (is_nan & nan) | (~is_nan & is_large & 0x7c00u) | (~is_large & finite);
     }
-    return reinterpret_cast<Bytes16>(__builtin_shufflevector(
-        reinterpret_cast<Half8>(half[0]), reinterpret_cast<Half8>(half[1]), 0, 2, 4, 6, 8, 10, 12, 14));
+    return as<Bytes16>(__builtin_shufflevector(as<Half8>(half[0]), as<Half8>(half[1]), 0, 2, 4, 6, 8, 10, 12, 14));
   }
 }
 
@@ -169,10 +197,10 @@ struct Terms {
 
   Terms(const std::byte* src, const float* weight) noexcept {
     if constexpr (Vectors > 1) __builtin_prefetch(src + kPrefetchBytes);
-#pragma GCC unroll 8
+    MORI_EP_UNROLL
     for (int v = 0; v < Vectors; ++v) {
       auto const wide = widen<T>(src + static_cast<std::size_t>(v) * kVectorBytes);
-#pragma GCC unroll 8
+      MORI_EP_UNROLL
       for (int p = 0; p < Widened<T>::kCount; ++p) {
         Float4 term = wide.part[p];
         if constexpr (Weighted) term = rounded_product(term, Float4{} + *weight);
@@ -181,15 +209,15 @@ struct Terms {
     }
   }
   void add(const Terms& other) noexcept {
-#pragma GCC unroll 8
+    MORI_EP_UNROLL
     for (int p = 0; p < kParts; ++p) part[p] = part[p] + other.part[p];
   }
   template <bool Streaming>
   void round_to(std::byte* dst) const noexcept {
-#pragma GCC unroll 8
+    MORI_EP_UNROLL
     for (int v = 0; v < Vectors; ++v) {
       Widened<T> out;
-#pragma GCC unroll 8
+      MORI_EP_UNROLL
       for (int p = 0; p < Widened<T>::kCount; ++p) out.part[p] = part[v * Widened<T>::kCount + p];
       store_vector<Streaming>(dst + static_cast<std::size_t>(v) * kVectorBytes, narrow<T>(out));
     }
@@ -231,22 +259,21 @@ inline void reduce_step(const std::byte* const* srcs, const float* weights, int 
 
 template <Element T, bool Weighted, bool Streaming, bool Grouped>
 inline void reduce_all(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                       std::byte* dst, std::size_t bytes) noexcept {
-  std::size_t at = 0;
-  for (; at + kLineBytes <= bytes; at += kLineBytes)
+                       std::byte* dst, Span span) noexcept {
+  std::size_t at = span.begin;
+  for (; at + kLineBytes <= span.end; at += kLineBytes)
     reduce_step<T, Weighted, Streaming, Grouped, 4>(srcs, weights, n, group_starts, dst, at);
-  for (; at < bytes; at += kVectorBytes)
+  for (; at < span.end; at += kVectorBytes)
     reduce_step<T, Weighted, Streaming, Grouped, 1>(srcs, weights, n, group_starts, dst, at);
 }
 
 template <Element T, bool Weighted, bool Streaming>
 inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                        std::byte* dst, std::size_t elements) noexcept {
-  std::size_t const bytes = elements * sizeof(T);
+                        std::byte* dst, Span span) noexcept {
   if ((group_starts & ~1u) == 0)
-    reduce_all<T, Weighted, Streaming, false>(srcs, weights, n, group_starts, dst, bytes);
+    reduce_all<T, Weighted, Streaming, false>(srcs, weights, n, group_starts, dst, span);
   else
-    reduce_all<T, Weighted, Streaming, true>(srcs, weights, n, group_starts, dst, bytes);
+    reduce_all<T, Weighted, Streaming, true>(srcs, weights, n, group_starts, dst, span);
 }
 
 }  // namespace mori_ep::exec::host

@@ -4,7 +4,7 @@
 //! Which signal orders what. Let n be the epoch of the ticket's dispatch, d a rank that holds rows, s their source.
 //!  1. s reads d's combine rows of n only after it has acquired combine_ready of n from d; d releases that word after
 //!  all
-//!     its blocks have staged and flushed their rows (or, zero-copy, after the kernel before, which wrote them).
+//!     its blocks have staged and flushed their rows (or, zero-copy, after the launch before, which wrote them).
 //!  2. d overwrites those rows only after its dispatch n + 1 has completed, hence after s has entered dispatch n + 1,
 //!     hence after s has finished this combine (dispatch_kernel.hpp, 4). So no barrier closes a combine.
 #pragma once
@@ -12,7 +12,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "mori_ep/schedule/intra_node/dispatch_kernel.hpp"
+#include "mori_ep/routing/route.hpp"
+#include "mori_ep/schedule/intra_node/fault.hpp"
+#include "mori_ep/schedule/intra_node/work_split.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -23,7 +25,6 @@ struct CombineKernel {
   SetLayout set;
   std::int32_t topk, routes_per_token, ranks_per_group;
   Half halves;
-  std::int32_t tokens;
   const std::byte* x;    // [rows >= recv_count, H] to be staged, or nullptr: the rows are in the registered buffer
   const float* weights;  // [rows >= recv_count, K] to be summed into weights_out, or nullptr
   std::int64_t x_rows, weights_rows;
@@ -32,67 +33,101 @@ struct CombineKernel {
   std::size_t x_stride, weights_stride, y_stride, weights_out_stride;  // bytes, elements, bytes, elements
   std::size_t hidden;
 
-  [[nodiscard]] static std::size_t shared_bytes(int topk, int warps) noexcept {
-    return 4 * sizeof(std::uint32_t) +
-           static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * (sizeof(std::byte*) + sizeof(float)) + 64;
+  [[nodiscard]] static constexpr std::size_t shared_bytes(int world, int topk, int warps) noexcept {
+    return static_cast<std::size_t>(world) * sizeof(std::byte*) + kFlags * sizeof(std::uint32_t) +
+           static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * (sizeof(std::byte*) + 2 * sizeof(float)) +
+           64;
   }
 
   template <exec::KernelContext Ctx>
   MORI_EP_HD void operator()(Ctx& ctx) const {
-    auto* flags = ctx.template shared<std::uint32_t>(4);
-    auto const k = static_cast<std::size_t>(topk), warps = static_cast<std::size_t>(ctx.warps()),
-               warp = static_cast<std::size_t>(ctx.warp());
-    auto** sources = ctx.template shared<const std::byte*>(warps * k) + warp * k;
-    auto* factors = ctx.template shared<float>(warps * k) + warp * k;
-    bool const leader = ctx.warp() == 0 && ctx.lane() == 0;
+    Scratch const s = carve(ctx);
     auto* state = port.peers.template mine<SetState>(set.state);
-    if (leader) {
-      flags[kStopped] = port.failed(ctx) ? 1 : 0;
-      flags[kUnready] = 0;
+    for (std::int32_t i = thread(ctx); i < port.peers.world; i += threads(ctx))
+      s.table[i] = ctx.load(port.peers.bases + i);
+    std::uint32_t const epoch = ctx.load(&state->epoch);
+    std::int32_t const tokens = ctx.load(&state->tokens);
+    if (thread(ctx) == 0) {
+      s.flags[kStopped] = port.failed(ctx) ? 1 : 0;
+      s.flags[kUnready] = 0;
     }
     ctx.block_sync();
-    bool stopped = flags[kStopped] != 0;
-    std::uint32_t const epoch = ctx.load(&state->epoch);
+    bool const stopped = s.flags[kStopped] != 0;
 
-    if (has(halves, Half::send)) {
-      if (!stopped) stage(ctx, state, epoch);
-      // As in dispatch: every warp flushes, the block meets, and the last block to arrive publishes for all.
-      ctx.flush_stores();
-      ctx.block_sync();
-      if (leader && ctx.arrive(&state->combine_staged) && !port.failed(ctx))
-        for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
-          ctx.signal(port.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
-    }
+    if (has(halves, Half::send)) offer(ctx, s, state, epoch, stopped);
     if (has(halves, Half::recv) && !stopped) {
-      auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
-      for (std::int32_t peer = ctx.warp() * Ctx::lanes + ctx.lane(); peer < port.peers.world;
-           peer += ctx.warps() * Ctx::lanes)
-        if (!port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer)) {
-          ctx.shared_add(flags + kUnready, 1u);
-          break;
+      TokenRange const run = TokenRange::part(0, tokens, ctx.block(), ctx.blocks());
+      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), run.count());
+      TokenRange const mine = share.of_run(run);
+      // Where the first token's rows are is known before they are ready.
+      if (mine.count() > 0) locate(ctx, s, mine.begin);
+      if (await_rows(ctx, s, epoch))
+        for (std::int32_t t = mine.begin; t < mine.end; ++t) {
+          if (t != mine.begin) locate(ctx, s, t);
+          reduce_token(ctx, s, t, share);
         }
-      ctx.block_sync();
-      if (flags[kUnready] == 0)
-        for (std::int32_t t = ctx.block() * ctx.warps() + ctx.warp(); t < tokens; t += ctx.blocks() * ctx.warps())
-          reduce_token(ctx, sources, factors, t);
     }
     ctx.flush_stores();
     ctx.block_sync();
-    if (leader && ctx.arrive(&state->combine_blocks))
-      ctx.publish(&state->launches_done, ctx.load(&state->launches_done) + 1);
+    if (thread(ctx) == 0) ctx.launch_ends(&state->blocks_ended);
   }
 
  private:
-  enum Flag : std::int32_t { kStopped = 0, kUnready = 1 };
+  enum Flag : std::int32_t { kStopped = 0, kUnready, kFlags };
 
-  //! Copies the caller's rows into the registered buffer, where peers can read them.
+  struct Scratch {
+    PeerRef peers;         // through `table`
+    std::byte** table;     // [W] arena bases
+    std::uint32_t* flags;  // [kFlags]
+    // of this warp, for the token it is at:
+    const std::byte** sources;  // [K] its rows
+    float* factors;             // [K] their weights
+    std::int32_t* nodes;        // [K] the node of each, or -1 past the last
+  };
+
+  template <class Ctx>
+  MORI_EP_HD Scratch carve(Ctx& ctx) const {
+    auto const k = static_cast<std::size_t>(topk), warps = static_cast<std::size_t>(ctx.warps()),
+               warp = static_cast<std::size_t>(ctx.warp());
+    Scratch s;
+    s.table = ctx.template shared<std::byte*>(static_cast<std::size_t>(port.peers.world));
+    s.peers = port.peers.with_table(s.table);
+    s.sources = ctx.template shared<const std::byte*>(warps * k) + warp * k;
+    s.factors = ctx.template shared<float>(warps * k) + warp * k;
+    s.nodes = ctx.template shared<std::int32_t>(warps * k) + warp * k;
+    s.flags = ctx.template shared<std::uint32_t>(kFlags);
+    return s;
+  }
+
+  //! Puts this rank's rows where peers can read them and says so.
+  template <class Ctx>
+  MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
+    if (x == nullptr && weights == nullptr) {
+      // Zero-copy: the launch before wrote the rows, and the start of this one orders them.
+      for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
+           peer += ctx.blocks() * threads(ctx))
+        ctx.signal_after_launch(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch,
+                                0);
+      return;
+    }
+    if (!stopped) stage(ctx, state, epoch);
+    // As in dispatch: every warp flushes, the block meets, and the last block to arrive publishes for all.
+    ctx.flush_stores();
+    ctx.block_sync();
+    if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx))
+      for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
+        ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
+  }
+
+  //! Copies the caller's rows into the registered buffer.
   template <class Ctx>
   MORI_EP_HD void stage(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
     std::int32_t const rows = ctx.load(&state->totals.recv_count);
-    if ((x != nullptr && x_rows < rows) || (weights != nullptr && weights_rows < rows)) {
-      if (ctx.block() == 0 && ctx.warp() == 0 && ctx.lane() == 0)
+    bool const short_x = x != nullptr && x_rows < rows;
+    if (short_x || (weights != nullptr && weights_rows < rows)) {
+      if (ctx.block() == 0 && thread(ctx) == 0)
         port.raise(ctx, Errc::invalid_argument, Phase::combine_stage, port.peers.rank, epoch, epoch,
-                   x != nullptr && x_rows < rows ? x_rows : weights_rows, rows);
+                   short_x ? x_rows : weights_rows, rows);
       return;
     }
     std::size_t const row_bytes = hidden * sizeof(T);
@@ -101,7 +136,7 @@ struct CombineKernel {
       auto const row = static_cast<std::size_t>(r);
       if (x != nullptr) {
         std::byte* target = port.peers.template mine<std::byte>(set.combine_x) + row * row_bytes;
-        ctx.multicast_row(x + row * x_stride, &target, 1, row_bytes);
+        ctx.multicast_row(x + row * x_stride, &target, 1, row_bytes, 0, 1);
       }
       if (weights != nullptr)
         ctx.copy(port.peers.template mine<float>(set.combine_weights) + row * k, weights + row * weights_stride,
@@ -109,34 +144,56 @@ struct CombineKernel {
     }
   }
 
+  //! Acquires every peer's rows. False when a peer did not come.
   template <class Ctx>
-  MORI_EP_HD void reduce_token(Ctx& ctx, const std::byte** sources, float* factors, std::int32_t t) const {
-    auto const token = static_cast<std::size_t>(t);
-    auto* routes =
-        port.peers.template mine<routing::RouteEntry>(set.routes) + token * static_cast<std::size_t>(routes_per_token);
-    std::int32_t copies = 0, node = -1;
-    std::uint32_t group_starts = 0;
-    for (; copies < routes_per_token; ++copies) {
-      routing::RouteEntry const entry = ctx.load(routes + copies);
-      if (entry.rank < 0) break;
-      if (entry.rank / ranks_per_group != node) group_starts |= 1u << copies;
-      node = entry.rank / ranks_per_group;
-      if (ctx.lane() == 0) {
-        sources[copies] = port.peers.template at<std::byte>(entry.rank, set.combine_x) +
-                          static_cast<std::size_t>(entry.row) * hidden * sizeof(T);
-        factors[copies] = entry.weight;
+  MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
+    auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
+    for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx))
+      if (!port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer)) {
+        ctx.shared_add(s.flags + kUnready, 1u);
+        break;
       }
+    ctx.block_sync();
+    return s.flags[kUnready] == 0;
+  }
+
+  MORI_EP_HD const routing::RouteEntry* routes_of(std::int32_t t) const {
+    return port.peers.template mine<routing::RouteEntry>(set.routes) +
+           static_cast<std::size_t>(t) * static_cast<std::size_t>(routes_per_token);
+  }
+
+  //! Looks up where the rows of token t are, one per lane.
+  template <class Ctx>
+  MORI_EP_HD void locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
+    ctx.warp_sync();
+    for (std::int32_t i = ctx.lane(); i < routes_per_token; i += Ctx::lanes) {
+      routing::RouteEntry const entry = ctx.load(routes_of(t) + i);
+      s.nodes[i] = entry.rank < 0 ? -1 : entry.rank / ranks_per_group;
+      if (entry.rank < 0) continue;
+      s.sources[i] = s.peers.template at<std::byte>(entry.rank, set.combine_x) +
+                     static_cast<std::size_t>(entry.row) * hidden * sizeof(T);
+      s.factors[i] = entry.weight;
     }
     ctx.warp_sync();
+  }
+
+  template <class Ctx>
+  MORI_EP_HD void reduce_token(Ctx& ctx, const Scratch& s, std::int32_t t, const WarpShare& share) const {
+    auto const token = static_cast<std::size_t>(t);
+    std::int32_t copies = 0;
+    std::uint32_t group_starts = 0;
+    for (; copies < routes_per_token && s.nodes[copies] >= 0; ++copies)
+      if (copies == 0 || s.nodes[copies] != s.nodes[copies - 1]) group_starts |= 1u << copies;
     std::byte* out = y + token * y_stride;
     if (copies == 0)
-      ctx.zero_row(out, hidden * sizeof(T));
+      ctx.zero_row(out, hidden * sizeof(T), share.part, share.parts);
     else
-      ctx.template reduce_rows<T, Weighted>(sources, factors, copies, group_starts, out, hidden);
-    if (weights_out != nullptr)
+      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, copies, group_starts, out, hidden, share.part,
+                                            share.parts);
+    if (weights_out != nullptr && share.part == 0)
       for (std::int32_t k = ctx.lane(); k < topk; k += Ctx::lanes)
-        ctx.store(weights_out + token * weights_out_stride + k, reduce_weight(ctx, routes, copies, group_starts, k));
-    ctx.warp_sync();
+        ctx.store(weights_out + token * weights_out_stride + k,
+                  reduce_weight(ctx, routes_of(t), copies, group_starts, k));
   }
 
   //! Weight k of one token, summed as its row is: node by node, in ascending rank order.

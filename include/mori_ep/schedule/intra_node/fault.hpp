@@ -21,46 +21,53 @@ MORI_EP_HD constexpr std::int32_t fault_blamed(std::uint64_t word) noexcept {
 }
 
 //! @brief What a kernel needs to wait and to fail: one per launch, shared by its blocks.
+//!
+//! Kernels ask `gate` in the arena, which is near; what the host and peers read lies in the notice boards, host-visible
+//! and perhaps far, and is touched by faults and by long waits only.
 template <class PeerRef>
 struct FaultPort {
-  PeerRef peers;
-  comm::Region fault, peer_faults;
+  PeerRef peers;   //!< the arenas
+  PeerRef boards;  //!< the notice boards
+  comm::Region gate, record, notices;
   std::int64_t timeout_ns;
 
+  //! @brief Has an earlier launch of this rank failed? One that runs beside this one may or may not be seen.
   template <exec::KernelContext Ctx>
   [[nodiscard]] MORI_EP_HD bool failed(Ctx& ctx) const {
-    return ctx.peek(&peers.template mine<FaultRecord>(fault)->failed) != 0;
+    return ctx.glance(&peers.template mine<FaultGate>(gate)->failed) != 0;
   }
 
   MORI_EP_HD exec::WaitLimits limits() const {
-    return {timeout_ns, &peers.template mine<FaultRecord>(fault)->failed,
-            peers.template mine<std::uint64_t>(peer_faults), peers.world};
+    return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
+            peers.world};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
-  //!        not come. Called by one lane. The record is written before `failed` is published, hence whole when seen.
+  //!        not come. Called by one lane. The record is written before either flag is published, hence whole when seen.
   template <exec::KernelContext Ctx>
   MORI_EP_HD void raise(Ctx& ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
                         std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0) const {
-    auto* record = peers.template mine<FaultRecord>(fault);
-    if (!ctx.claim(&record->claimed)) return;
-    ctx.store(&record->code, static_cast<std::uint32_t>(code));
-    ctx.store(&record->phase, static_cast<std::uint32_t>(phase));
-    ctx.store(&record->peer, blamed);
-    ctx.store(&record->expected, expected);
-    ctx.store(&record->seen, seen);
-    ctx.store(&record->value, value);
-    ctx.store(&record->limit, limit);
-    ctx.publish(&record->failed, std::uint32_t{1});
+    if (!ctx.claim(&peers.template mine<FaultGate>(gate)->claimed)) return;
+    auto* kept = boards.template mine<FaultRecord>(record);
+    ctx.store(&kept->code, static_cast<std::uint32_t>(code));
+    ctx.store(&kept->phase, static_cast<std::uint32_t>(phase));
+    ctx.store(&kept->peer, blamed);
+    ctx.store(&kept->expected, expected);
+    ctx.store(&kept->seen, seen);
+    ctx.store(&kept->value, value);
+    ctx.store(&kept->limit, limit);
+    ctx.publish(&kept->failed, std::uint32_t{1});
+    ctx.publish(&peers.template mine<FaultGate>(gate)->failed, std::uint32_t{1});
     for (std::int32_t peer = 0; peer < peers.world; ++peer)
-      ctx.publish(peers.template at<std::uint64_t>(peer, peer_faults) + peers.rank, fault_word(phase, blamed));
+      ctx.publish(boards.template at<std::uint64_t>(peer, notices) + peers.rank, fault_word(phase, blamed));
   }
 
   //! @brief Waits for `peer`'s signal word of `epoch`; false, with the fault recorded, when it does not come.
   template <exec::KernelContext Ctx>
   [[nodiscard]] MORI_EP_HD bool await(Ctx& ctx, std::uint64_t* word, std::uint32_t epoch, Phase phase,
-                                      std::int32_t peer, std::uint32_t* payload = nullptr) const {
-    exec::WaitResult const got = ctx.wait(word, epoch, limits());
+                                      std::int32_t peer, std::uint32_t* payload = nullptr,
+                                      exec::WaitOrder order = exec::WaitOrder::acquire) const {
+    exec::WaitResult const got = ctx.wait(word, epoch, limits(), order);
     if (got.end == exec::WaitEnd::arrived) {
       if (payload != nullptr) *payload = exec::signal_payload(got.word);
       return true;
@@ -71,7 +78,7 @@ struct FaultPort {
     } else if (got.end == exec::WaitEnd::out_of_step) {
       raise(ctx, Errc::out_of_step, phase, peer, epoch, seen);
     } else if (got.end == exec::WaitEnd::peer_fault) {
-      std::uint64_t const told = ctx.peek(peers.template mine<std::uint64_t>(peer_faults) + got.fault_rank);
+      std::uint64_t const told = ctx.peek(boards.template mine<std::uint64_t>(notices) + got.fault_rank);
       raise(ctx, Errc::peer_fault, phase, fault_blamed(told), epoch, seen, got.fault_rank);
     }
     return false;

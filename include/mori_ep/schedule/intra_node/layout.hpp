@@ -13,13 +13,19 @@
 namespace mori_ep::schedule::intra_node {
 
 inline constexpr int kMaxBufferSets = 2;
+inline constexpr int kMaxBlocks = 1024;  //!< of a launch: each has a word of its own on every peer
 
-//! @brief This rank's first fault; written by kernels, read by the host and by peers' operators never.
+//! @brief The near flags of a fault, in the arena.
+struct FaultGate {
+  std::uint32_t failed = 0;   //!< nonzero: kernels do nothing more
+  std::uint32_t claimed = 0;  //!< the first to set it writes the record
+};
+
+//! @brief This rank's first fault, on its notice board; written by a kernel, read by the host.
 struct FaultRecord {
-  std::uint32_t failed = 0;   //!< published last: the rest is there
-  std::uint32_t claimed = 0;  //!< the first to set it writes the rest
-  std::uint32_t code = 0;     //!< Errc
-  std::uint32_t phase = 0;    //!< Phase
+  std::uint32_t failed = 0;  //!< published last: the rest is there
+  std::uint32_t code = 0;    //!< Errc
+  std::uint32_t phase = 0;   //!< Phase
   std::int32_t peer = -1;
   std::uint32_t expected = 0;
   std::uint32_t seen = 0;
@@ -29,22 +35,20 @@ struct FaultRecord {
 //! @brief Device-side state of one buffer set. `epoch` is the last dispatch's; kernels advance it, so a graph replays.
 struct SetState {
   std::uint32_t epoch = 0;
-  std::uint32_t dispatch_blocks = 0;  //!< blocks of the running dispatch that are done
-  std::uint32_t combine_staged = 0;   //!< blocks of the running combine that have staged their rows
-  std::uint32_t combine_blocks = 0;   //!< blocks of the running combine that are done
-  std::uint32_t side_blocks = 0;      //!< blocks of a running side kernel that are done
-  std::uint32_t invalid_ids = 0;
-  std::uint32_t launches_done = 0;  //!< kernels on this set that have ended; the host waits for them before it frees
+  std::int32_t tokens = 0;           //!< how many tokens the last dispatch brought
+  std::uint32_t combine_staged = 0;  //!< blocks of the running combine that have staged their rows
+  std::uint32_t blocks_ended = 0;    //!< blocks of all launches on this set that have ended (Exec::kFreeWaits is false)
+  std::uint32_t reserved = 0;
   routing::RecvTotals totals;
 };
 
 //! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank.
 struct SetLayout {
   // written by peers
-  comm::Region counts;         //!< [W][W] signal words: row s = how many rows s sends to each rank
-  comm::Region rows_arrived;   //!< [W] signal words: all rows of s are here
+  comm::Region counts;         //!< [W][W + 1] signal words: row s = how many rows s sends to each rank; its blocks
+  comm::Region rows_arrived;   //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
   comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
-  comm::Region expert_counts;  //!< [W][E_r] u32: rows of s per local expert; ordered by rows_arrived
+  comm::Region expert_counts;  //!< [W][E_r] signal words: rows of s per local expert, before any is dropped
   comm::Region recv_x;         //!< [R][H]
   comm::Region recv_weights;   //!< [R][K] fp32
   comm::Region recv_ids;       //!< [R][K] Index
@@ -54,19 +58,35 @@ struct SetLayout {
   comm::Region combine_x;        //!< [R][H]: the registered combine input
   comm::Region combine_weights;  //!< [R][K] fp32
   // this rank's own
-  comm::Region state;         //!< SetState
-  comm::Region routes;        //!< [M][min(K, W)] RouteEntry, ascending ranks, closed by rank -1
-  comm::Region sent_ids;      //!< [M][K] Index: the ticket's own copy of its routing
-  comm::Region sent_weights;  //!< [M][K] fp32
-  comm::Region expert_sent;   //!< [E] u32: rows sent per expert so far in this dispatch
-  comm::Region expert_count;  //!< [E_r] i32: rows received per local expert
+  comm::Region state;          //!< SetState
+  comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, closed by rank -1
+  comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
+  comm::Region sent_weights;   //!< [M][K] fp32
+  comm::Region source_blocks;  //!< [W] u32: how many blocks each rank's last dispatch had
+  comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
+};
+
+//! @brief The notice board of one rank: small, and host-visible on every machine.
+struct BoardLayout {
+  comm::Region record;   //!< FaultRecord
+  comm::Region notices;  //!< [W] fault words, written by peers
+  std::size_t bytes = 0;
+
+  static constexpr BoardLayout make(int world) noexcept {
+    comm::LayoutBuilder at;
+    BoardLayout out;
+    out.record = at.add(1, sizeof(FaultRecord));
+    out.notices = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
+    out.bytes = at.bytes();
+    return out;
+  }
 };
 
 //! @brief The whole arena.
 struct Layout {
-  comm::Region fault;        //!< FaultRecord
-  comm::Region peer_faults;  //!< [W] fault words, written by peers
+  comm::Region gate;         //!< FaultGate
   comm::Region bases;        //!< [W] arena addresses
+  comm::Region board_bases;  //!< [W] notice board addresses
   SetLayout sets[kMaxBufferSets];
   std::size_t bytes = 0;
   std::size_t contract_bytes = 0;  //!< received rows with weights, ids, scales and positions, and the combine rows
@@ -84,17 +104,17 @@ struct Layout {
     comm::LayoutBuilder at;
     Layout out;
     out.routes_per_token = static_cast<std::int32_t>(routes);
-    out.fault = at.add(1, sizeof(FaultRecord));
-    out.peer_faults = at.add(w, sizeof(std::uint64_t));
+    out.gate = at.add(1, sizeof(FaultGate));
     out.bases = at.add(w, sizeof(std::byte*));
+    out.board_bases = at.add(w, sizeof(std::byte*));
     for (int i = 0; i < c.num_buffer_sets; ++i) {
       SetLayout& set = out.sets[i];
-      set.counts = at.add(w * w, sizeof(std::uint64_t));
-      set.rows_arrived = at.add(w, sizeof(std::uint64_t));
+      set.counts = at.add(w * (w + 1), sizeof(std::uint64_t));
+      set.rows_arrived = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
-      set.expert_counts = at.add(w * local_experts, sizeof(std::uint32_t));
+      set.expert_counts = at.add(w * local_experts, sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
-      set.expert_sent = at.add(w * local_experts, sizeof(std::uint32_t));
+      set.source_blocks = at.add(w, sizeof(std::uint32_t));
       set.expert_count = at.add(local_experts, sizeof(std::int32_t));
       set.routes = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(routing::RouteEntry));
       set.sent_ids = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, index_bytes);

@@ -9,7 +9,7 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief Runs `Kernel`; the last block to end counts the launch.
+//! @brief Runs `Kernel` and counts its blocks as they end.
 template <class Kernel>
 struct CountedKernel {
   Kernel kernel;
@@ -19,8 +19,7 @@ struct CountedKernel {
   MORI_EP_HD void operator()(Ctx& ctx) const {
     kernel(ctx);
     ctx.block_sync();
-    if (ctx.warp() == 0 && ctx.lane() == 0 && ctx.arrive(&state->side_blocks))
-      ctx.publish(&state->launches_done, ctx.load(&state->launches_done) + 1);
+    if (ctx.warp() == 0 && ctx.lane() == 0) ctx.launch_ends(&state->blocks_ended);
   }
 };
 

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+//! @file The kernel context of a GPU warp.
+#pragma once
+
+#include "mori_ep/exec/gpu/target.hpp"
+
+#if defined(MORI_EP_GPU)
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/exec/gpu/rows.hpp"
+
+namespace mori_ep::exec::gpu {
+
+//! @brief The kernel context on a GPU (exec/concepts.hpp says what each call promises).
+//!
+class Context {
+ public:
+  static constexpr int lanes = Target::lanes;
+
+  __device__ explicit Context(std::byte* scratch) : scratch_(scratch) {}
+
+  [[nodiscard]] __device__ int lane() const { return Target::lane(); }
+  [[nodiscard]] __device__ int warp() const { return static_cast<int>(threadIdx.x) / lanes; }
+  [[nodiscard]] __device__ int warps() const { return static_cast<int>(blockDim.x) / lanes; }
+  [[nodiscard]] __device__ int block() const { return static_cast<int>(blockIdx.x); }
+  [[nodiscard]] __device__ int blocks() const { return static_cast<int>(gridDim.x); }
+
+  __device__ void warp_sync() const { Target::warp_sync(); }
+  __device__ void block_sync() const { __syncthreads(); }
+  __device__ bool arrive(std::uint32_t* counter) const {
+    if (Target::add_acq_rel_device(counter, 1) + 1 != gridDim.x) return false;
+    *counter = 0;
+    return true;
+  }
+
+  template <class Visit>
+  __device__ void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) const {
+    std::uint64_t const earlier = Target::ballot(early);
+    for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
+      int const bit = __ffsll(static_cast<long long>(any)) - 1;
+      std::uint64_t const votes = Target::ballot(((bits >> bit) & 1u) != 0);
+      if (lane() == 0)
+        visit(bit, static_cast<std::uint32_t>(__popcll(votes)), static_cast<std::uint32_t>(__popcll(votes & earlier)));
+    }
+  }
+
+  template <class Visit>
+  __device__ void for_each_rank(std::uint64_t bits, Visit&& visit) const {
+    std::uint64_t const lower = (std::uint64_t{1} << lane()) - 1;
+    for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
+      int const bit = __ffsll(static_cast<long long>(any)) - 1;
+      bool const has = ((bits >> bit) & 1u) != 0;
+      std::uint64_t const votes = Target::ballot(has);
+      visit(bit, has, static_cast<std::uint32_t>(__popcll(votes & lower)), static_cast<std::uint32_t>(__popcll(votes)));
+    }
+  }
+
+  template <class T>
+  __device__ T* shared(std::size_t count) {
+    constexpr std::size_t kAlign = alignof(T) > 8 ? alignof(T) : 8;
+    used_ = (used_ + kAlign - 1) / kAlign * kAlign;
+    auto* at = reinterpret_cast<T*>(scratch_ + used_);
+    used_ += count * sizeof(T);
+    return at;
+  }
+  __device__ void shared_add(std::uint32_t* word, std::uint32_t value) const { atomicAdd(word, value); }
+
+  template <class T>
+  [[nodiscard]] __device__ T load(const T* p) const {
+    return *p;
+  }
+  template <class T>
+  __device__ void store(T* p, std::type_identity_t<T> value) const {
+    *p = value;
+  }
+  //! 4-byte words where both ends and the size allow, bytes elsewhere.
+  __device__ void copy(void* to, const void* from, std::size_t bytes) const {
+    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
+    if (bits % 4 == 0)
+      copy_as<std::uint32_t>(to, from, bytes / 4);
+    else
+      copy_as<std::uint8_t>(to, from, bytes);
+  }
+
+  //! Parts interleave vector by vector, so that the warps of a row touch it side by side.
+  //! 16-byte vectors where both ends and the size allow, else words, else bytes.
+  __device__ void copy_own(void* to, const void* from, std::size_t bytes) const {
+    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
+    if (bits % 16 == 0) {
+      for (std::size_t i = 0; i < bytes / 16; ++i) static_cast<Vec16*>(to)[i] = static_cast<const Vec16*>(from)[i];
+    } else if (bits % 4 == 0) {
+      for (std::size_t i = 0; i < bytes / 4; ++i)
+        static_cast<std::uint32_t*>(to)[i] = static_cast<const std::uint32_t*>(from)[i];
+    } else {
+      for (std::size_t i = 0; i < bytes; ++i)
+        static_cast<std::uint8_t*>(to)[i] = static_cast<const std::uint8_t*>(from)[i];
+    }
+  }
+
+  __device__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part,
+                                int parts) const {
+    gpu::multicast_row(src, dst, n, static_cast<RowBytes>(bytes), part * lanes + lane(), parts * lanes);
+  }
+  template <Element T, bool Weighted>
+  __device__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                              std::byte* dst, std::size_t elements, int part, int parts) const {
+    gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
+                                  part * lanes + lane(), parts * lanes);
+  }
+  __device__ void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const {
+    for (std::size_t at = static_cast<std::size_t>(part * lanes + lane()) * 16; at < bytes;
+         at += static_cast<std::size_t>(parts) * lanes * 16)
+      Target::store_row(dst + at, Vec16{});
+  }
+
+  __device__ void prefetch_row(const std::byte* src, std::size_t bytes, int part, int parts) const {
+    for (auto at = static_cast<std::size_t>(part * lanes + lane()) * 128; at < bytes;
+         at += static_cast<std::size_t>(parts) * lanes * 128)
+      Target::prefetch(src + at);
+  }
+
+  __device__ void flush_stores() const { Target::flush_stores(); }
+  __device__ void signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
+    Target::store_release_system(word, signal_word(epoch, payload));
+  }
+  //! The launch itself is ordered behind the stream's earlier work, so the store needs no fence.
+  __device__ void signal_after_launch(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
+    post(word, epoch, payload);
+  }
+  __device__ void post(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
+    Target::store_relaxed_system(word, signal_word(epoch, payload));
+  }
+  __device__ void launch_ends(std::uint32_t*) const {}  // freeing device memory waits for launches
+  //! Polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside; the word
+  //! is read once more with acquire when it is there.
+  __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
+                             WaitOrder order) const {
+    std::uint64_t seen = Target::load_relaxed_system(word);
+    std::uint64_t start = 0;
+    for (std::uint32_t round = 1; signal_epoch(seen) != epoch; ++round) {
+      if (round % kCheckEvery == 0) {
+        std::uint64_t const now = Target::clock_ns();
+        if (start == 0) start = now;
+        if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
+        if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
+        for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
+          if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
+        if (now - start >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};
+        Target::nap();
+      }
+      seen = Target::load_relaxed_system(word);
+    }
+    return {WaitEnd::arrived, order == WaitOrder::none ? seen : Target::load_acquire_system(word)};
+  }
+  [[nodiscard]] __device__ bool claim(std::uint32_t* flag) const {
+    return Target::exchange_acq_rel_system(flag, 1) == 0;
+  }
+  template <class T>
+  [[nodiscard]] __device__ T peek(const T* p) const {
+    return Target::load_acquire_system(p);
+  }
+  [[nodiscard]] __device__ std::uint32_t glance(const std::uint32_t* p) const { return *p; }
+  template <class T>
+  __device__ void publish(T* p, std::type_identity_t<T> value) const {
+    Target::store_release_system(p, value);
+  }
+
+ private:
+  static constexpr std::uint32_t kCheckEvery = 64;
+
+  template <class Word>
+  __device__ void copy_as(void* to, const void* from, std::size_t count) const {
+    for (std::size_t i = static_cast<std::size_t>(lane()); i < count; i += lanes)
+      static_cast<Word*>(to)[i] = static_cast<const Word*>(from)[i];
+  }
+
+  std::byte* scratch_;
+  std::size_t used_ = 0;
+};
+static_assert(KernelContext<Context>);
+
+}  // namespace mori_ep::exec::gpu
+
+#endif

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+//! @file A GPU as an exec policy: streams, launches that fit, memory and notice boards, for CUDA and HIP alike.
+#pragma once
+
+#include "mori_ep/exec/gpu/runtime.hpp"
+
+#if defined(MORI_EP_GPU)
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "mori_ep/error.hpp"
+#include "mori_ep/exec/gpu/context.hpp"
+
+namespace mori_ep::exec::gpu {
+
+inline constexpr int kMaxThreads = 512;  //!< of a block
+inline constexpr int kBlocksPerUnit =
+    2;  //!< that registers must allow per multiprocessor: 64 registers a thread on Hopper
+
+template <class Kernel>
+__global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(const Kernel kernel) {
+  extern __shared__ __attribute__((aligned(16))) std::byte scratch[];
+  Context context(scratch);
+  kernel(context);
+}
+
+[[nodiscard]] inline Status status_of(RtError error, const char* what) noexcept {
+  if (error == kRtSuccess) return {};
+  return Error{.code = Errc::device_error,
+               .field = what,
+               .value = static_cast<std::int64_t>(error),
+               .hint = MORI_EP_RT(GetErrorString)(error)};
+}
+
+//! @brief What exec::Cuda and exec::Hip share. Calls act on the calling thread's current device.
+struct Gpu {
+  static constexpr bool kFreeWaits = true;  // freeing device memory waits for the device's work
+  using Context = gpu::Context;
+
+  //! @brief An owned stream, for callers that have none; engines pass their own handle.
+  class Stream {
+   public:
+    Stream() noexcept { (void)MORI_EP_RT(StreamCreateWithFlags)(&handle_, MORI_EP_RT(StreamNonBlocking)); }
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    ~Stream() { (void)MORI_EP_RT(StreamDestroy)(handle_); }
+    [[nodiscard]] RtStream handle() const noexcept { return handle_; }
+    void synchronize() const noexcept { (void)MORI_EP_RT(StreamSynchronize)(handle_); }
+
+   private:
+    RtStream handle_ = nullptr;
+  };
+  class StreamRef {
+   public:
+    StreamRef(RtStream handle) noexcept : handle_(handle) {}                // NOLINT: a handle is a reference
+    StreamRef(const Stream& stream) noexcept : handle_(stream.handle()) {}  // NOLINT: as above
+    [[nodiscard]] RtStream get() const noexcept { return handle_; }
+
+   private:
+    RtStream handle_;
+  };
+
+  template <class Kernel>
+  static Status launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
+    entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * Context::lanes),
+                    geometry.shared_bytes, stream.get()>>>(kernel);
+    return status_of(MORI_EP_RT(GetLastError)(), "kernel launch");
+  }
+  static Status synchronize(StreamRef stream) noexcept {
+    return status_of(MORI_EP_RT(StreamSynchronize)(stream.get()), "stream synchronize");
+  }
+
+  //! @brief The device's identity: equal for two ranks on one device, in this process or another.
+  static std::uint64_t device() noexcept {
+    int ordinal = 0;
+    if (MORI_EP_RT(GetDevice)(&ordinal) != kRtSuccess) return 1;
+    char bus[32] = {};
+    if (MORI_EP_RT(DeviceGetPCIBusId)(bus, sizeof(bus), ordinal) != kRtSuccess)
+      return static_cast<std::uint64_t>(ordinal) + 1;
+    std::uint64_t hash = 0xcbf29ce484222325ull;
+    for (char c : bus) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+    return hash | 1;
+  }
+  //! @brief How many blocks of this kernel the device keeps resident, for each number of warps a block may have.
+  template <class Kernel, class SharedBytes>
+  static Residency residency(SharedBytes&& shared_bytes) noexcept {
+    Residency r{.max_warps = kMaxThreads / Context::lanes};
+    int ordinal = 0, units = 0;
+    (void)MORI_EP_RT(GetDevice)(&ordinal);
+    (void)MORI_EP_RT(DeviceGetAttribute)(&units, MORI_EP_RT_ATTRIBUTE_UNITS, ordinal);
+    for (int warps = 1; warps <= r.max_warps; ++warps) {
+      int per_unit = 0;
+      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * Context::lanes,
+                                                                  shared_bytes(warps));
+      r.blocks[warps] = per_unit * units;
+    }
+    return r;
+  }
+  //! @brief A rank alone leaves most of the device to others; ranks that share one divide it.
+  static int default_blocks(int resident, int ranks_in_process) noexcept {
+    (void)ranks_in_process;
+    return resident < kAloneBlocks ? resident : kAloneBlocks;
+  }
+  static int default_warps() noexcept { return kMaxThreads / Context::lanes; }
+
+  static std::byte* allocate(std::size_t bytes) noexcept {
+    void* memory = nullptr;
+    if (MORI_EP_RT(Malloc)(&memory, bytes) != kRtSuccess) return nullptr;
+    if (MORI_EP_RT(Memset)(memory, 0, bytes) != kRtSuccess) return nullptr;
+    return static_cast<std::byte*>(memory);
+  }
+  static void release(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(Free)(memory); }
+  //! @brief Pinned host memory at one address for the host and every device.
+  static std::byte* allocate_board(std::size_t bytes) noexcept {
+    void* memory = nullptr;
+    if (MORI_EP_RT(HostAlloc)(&memory, bytes, MORI_EP_RT(HostAllocMapped) | MORI_EP_RT(HostAllocPortable)) !=
+        kRtSuccess)
+      return nullptr;
+    std::memset(memory, 0, bytes);
+    return static_cast<std::byte*>(memory);
+  }
+  static void release_board(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(FreeHost)(memory); }
+  static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
+    (void)MORI_EP_RT(Memcpy)(dst, src, bytes, MORI_EP_RT(MemcpyDefault));
+  }
+
+  //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
+  static Status share_memory() noexcept {
+    int mine = 0, count = 0;
+    if (Status s = status_of(MORI_EP_RT(GetDevice)(&mine), "current device"); !s.ok()) return s;
+    (void)MORI_EP_RT(GetDeviceCount)(&count);
+    for (int peer = 0; peer < count; ++peer) {
+      int reachable = 0;
+      if (peer == mine || MORI_EP_RT(DeviceCanAccessPeer)(&reachable, mine, peer) != kRtSuccess || reachable == 0)
+        continue;
+      RtError const error = MORI_EP_RT(DeviceEnablePeerAccess)(peer, 0);
+      if (error != kRtSuccess && error != MORI_EP_RT(ErrorPeerAccessAlreadyEnabled))
+        return status_of(error, "peer access");
+      (void)MORI_EP_RT(GetLastError)();
+    }
+    return {};
+  }
+
+ private:
+  static constexpr int kAloneBlocks = 64;
+};
+
+}  // namespace mori_ep::exec::gpu
+
+#endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+//! @file Who does what in a launch: halves of a phase, runs of tokens, warps that share a row.
+#pragma once
+
+#include <cstdint>
+
+#include "mori_ep/exec/attributes.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+//! @brief Which halves of a phase a launch runs.
+enum class Half : std::uint32_t { send = 1, recv = 2, both = 3 };
+MORI_EP_HD constexpr bool has(Half halves, Half half) noexcept {
+  return (static_cast<std::uint32_t>(halves) & static_cast<std::uint32_t>(half)) != 0;
+}
+
+//! @brief Tokens [begin, end).
+struct TokenRange {
+  std::int32_t begin, end;
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t count() const noexcept { return end - begin; }
+  //! @brief Part `i` of `parts` nearly equal runs of [first, first + count); the later parts take what is over, since
+  //!        block 0 has other work. One 32-bit division: 64-bit ones cost a GPU a third of a microsecond each.
+  static MORI_EP_HD constexpr TokenRange part(std::int32_t first, std::int32_t count, std::int32_t i,
+                                              std::int32_t parts) noexcept {
+    std::int32_t const each = count / parts, spared = parts - count % parts;
+    std::int32_t const begin = first + each * i + (i > spared ? i - spared : 0);
+    return {begin, begin + each + (i >= spared ? 1 : 0)};
+  }
+};
+static_assert(TokenRange::part(0, 10, 0, 4).count() == 2 && TokenRange::part(0, 10, 3, 4).end == 10);
+static_assert(TokenRange::part(5, 3, 1, 4).begin == 5 && TokenRange::part(5, 3, 1, 4).end == 6);
+
+//! @brief How the warps of a block share the tokens of a run: groups of `parts` warps take a token each in turn, and the
+//!        warps of a group share its row. Few tokens: many warps per row, so that a small batch uses all of them.
+struct WarpShare {
+  std::int32_t group, groups, part, parts;
+  //! @brief Warps left over (group == groups) have no token.
+  static MORI_EP_HD constexpr WarpShare of(std::int32_t warp, std::int32_t warps, std::int32_t tokens) noexcept {
+    std::int32_t const parts = tokens > 0 && tokens < warps ? warps / tokens : 1;
+    return {warp / parts, warps / parts, warp % parts, parts};
+  }
+  //! @brief This warp's tokens of a run.
+  [[nodiscard]] MORI_EP_HD constexpr TokenRange of_run(TokenRange run) const noexcept {
+    if (group >= groups) return {run.end, run.end};
+    return TokenRange::part(run.begin, run.count(), group, groups);
+  }
+};
+static_assert(WarpShare::of(15, 16, 4).group == 3 && WarpShare::of(15, 16, 4).parts == 4);
+static_assert(WarpShare::of(15, 16, 3).group == 3 && WarpShare::of(15, 16, 3).groups == 3);
+
+//! @brief This thread's number in its block, and how many there are.
+template <class Ctx>
+MORI_EP_HD std::int32_t thread(Ctx& ctx) {
+  return ctx.warp() * Ctx::lanes + ctx.lane();
+}
+template <class Ctx>
+MORI_EP_HD std::int32_t threads(Ctx& ctx) {
+  return ctx.warps() * Ctx::lanes;
+}
+
+}  // namespace mori_ep::schedule::intra_node
