@@ -67,8 +67,9 @@ std::vector<Problem> make_problems(const Options& o) {
     throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of --world " +
                      std::to_string(o.world) + ": every rank hosts the same number. Give " +
                      std::to_string((o.experts / o.world + 1) * o.world) + ", or another world.");
+  using mori_ep::exec::Host;
   auto const launch =
-      mori_ep::launch::resolve<mori_ep::exec::Host>({o.blocks, o.warps}, {}, o.world, mori_ep::Errc::invalid_argument);
+      mori_ep::launch::resolve({o.blocks, o.warps}, {}, {.residency = Host::residency<int>([](int) { return 0; })});
   if (!launch.ok()) throw UsageError(launch.message());
   std::optional<workload::Routes> log;
   std::vector<int> topks = o.topk;

@@ -179,10 +179,11 @@ class Alltoallv {
       from[i] = reinterpret_cast<const std::byte*>(returned_.data()) +
                 static_cast<std::size_t>(slots_[t * max_copies() + i]) * config_.row_bytes();
     auto* to = reinterpret_cast<std::byte*>(y_.data() + t * hidden());
+    mori_ep::exec::host::Span const whole{0, config_.row_bytes()};
     if (n == 0)
-      mori_ep::exec::host::zero_row<Streaming>(to, config_.row_bytes());
+      mori_ep::exec::host::zero_row<Streaming>(to, whole);
     else
-      mori_ep::exec::host::reduce_rows<T, false, Streaming>(from.data(), nullptr, copies_[t], 0, to, hidden());
+      mori_ep::exec::host::reduce_rows<T, false, Streaming>(from.data(), nullptr, copies_[t], 0, to, whole);
   }
 
   const Problem& problem_;

@@ -110,7 +110,7 @@ struct LaunchGeometry {
 
 //! @brief What a machine can keep resident of one kernel, for every number of warps per block up to kMaxWarps.
 struct Residency {
-  static constexpr int kMaxWarps = 32;
+  static constexpr int kMaxWarps = 1024;
   int max_warps = 0;               //!< of a block
   int blocks[kMaxWarps + 1] = {};  //!< resident together, by warps per block
 };

@@ -41,7 +41,7 @@ std::string multicast(Rng& rng) {
       std::vector<Guarded> targets;
       std::vector<std::byte*> pointers;
       for (int i = 0; i < n; ++i) pointers.push_back(targets.emplace_back(bytes).data());
-      exec::host::multicast_row<Streaming>(source.data(), pointers.data(), n, bytes);
+      exec::host::multicast_row<Streaming>(source.data(), pointers.data(), n, exec::host::Span{0, bytes});
       fence_streaming();
       for (const Guarded& t : targets)
         if (!t.intact() || !t.holds(copy.data())) return "multicast of " + std::to_string(bytes) + " bytes";
@@ -75,7 +75,8 @@ std::string reduce(oracle::Format format, Rng& rng) {
       }
       std::uint32_t const groups = rng.one_in(2) ? 0 : static_cast<std::uint32_t>(rng.next());
       Guarded out(bytes);
-      exec::host::reduce_rows<T, Weighted, Streaming>(pointers.data(), factors.data(), n, groups, out.data(), elements);
+      exec::host::reduce_rows<T, Weighted, Streaming>(pointers.data(), factors.data(), n, groups, out.data(),
+                                                      exec::host::Span{0, elements * sizeof(T)});
       fence_streaming();
       if (!out.intact()) return "canary, " + std::to_string(bytes) + " bytes";
       for (std::size_t e = 0; e < elements; ++e) {
@@ -128,10 +129,12 @@ TEST_CASE("one row reduces to itself, whatever its bits") {
   for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint16_t>(i);
   auto const* source = reinterpret_cast<const std::byte*>(codes.data());
   int wrong = 0;
-  exec::host::reduce_rows<bf16, false, false>(&source, nullptr, 1, 0, reinterpret_cast<std::byte*>(out.data()), 65536);
+  exec::host::reduce_rows<bf16, false, false>(&source, nullptr, 1, 0, reinterpret_cast<std::byte*>(out.data()),
+                                              exec::host::Span{0, 2 * 65536});
   for (std::uint32_t i = 0; i < 65536; ++i)
     wrong += out[i] == i || ((i & 0x7fffu) > 0x7f80u && out[i] == (i | 0x40u)) ? 0 : 1;
-  exec::host::reduce_rows<fp16, false, false>(&source, nullptr, 1, 0, reinterpret_cast<std::byte*>(out.data()), 65536);
+  exec::host::reduce_rows<fp16, false, false>(&source, nullptr, 1, 0, reinterpret_cast<std::byte*>(out.data()),
+                                              exec::host::Span{0, 2 * 65536});
   for (std::uint32_t i = 0; i < 65536; ++i)
     wrong += out[i] == i || ((i & 0x7fffu) > 0x7c00u && out[i] == (i | 0x200u)) ? 0 : 1;
   REQUIRE(wrong == 0);
@@ -140,10 +143,10 @@ TEST_CASE("one row reduces to itself, whatever its bits") {
 TEST_CASE("zero_row is zeros and nothing else") {
   for (std::size_t bytes : row_sizes()) {
     Guarded row(bytes);
-    exec::host::zero_row<false>(row.data(), bytes);
+    exec::host::zero_row<false>(row.data(), exec::host::Span{0, bytes});
     REQUIRE((row.intact() && Guarded::all(row.data(), bytes, std::byte{0})));
     Guarded streamed(bytes);
-    exec::host::zero_row<true>(streamed.data(), bytes);
+    exec::host::zero_row<true>(streamed.data(), exec::host::Span{0, bytes});
     fence_streaming();
     REQUIRE((streamed.intact() && Guarded::all(streamed.data(), bytes, std::byte{0})));
   }

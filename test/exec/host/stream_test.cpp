@@ -193,9 +193,12 @@ TEST_CASE("memory comes zeroed and can be given back") {
 }
 
 TEST_CASE("the machine's defaults can be resident") {
+  auto const residency = exec::Host::residency<int>([](int) { return std::size_t{0}; });
+  int const resident = residency.blocks[exec::Host::default_warps()];
+  REQUIRE(resident == exec::Host::Stream::kMaxThreads);
   for (int ranks : {1, 2, 8, 64}) {
-    REQUIRE(exec::Host::default_blocks(ranks) >= 1);
-    REQUIRE(exec::Host::default_blocks(ranks) <= exec::Host::max_resident(exec::Host::default_warps()));
+    REQUIRE(exec::Host::default_blocks(resident, ranks) >= 1);
+    REQUIRE(exec::Host::default_blocks(resident, ranks) <= resident);
   }
 }
 

@@ -170,7 +170,8 @@ class Context {
   void launch_ends(std::uint32_t* blocks) const noexcept {
     std::atomic_ref<std::uint32_t>(*blocks).fetch_add(1, std::memory_order_release);
   }
-  WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits, WaitOrder) const noexcept {
+  WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
+                  WaitOrder = WaitOrder::acquire) const noexcept {
     std::atomic_ref<std::uint64_t> signal(*word);
     std::uint64_t seen = signal.load(std::memory_order_acquire);
     if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
