@@ -236,7 +236,7 @@ class Runner {
   }
 
  private:
-  using Dispatch = DispatchKernel<Ref, Index>;
+  using Dispatch = DispatchKernel<Ref, Index, Reduce::kWeighted>;
   using Combine = CombineKernel<Ref, T, Reduce::kWeighted>;
 
   Runner(const comm::Communicator& comm, const EpDispatchCombineConfig& config, const Layout& layout,

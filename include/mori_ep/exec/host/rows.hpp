@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "mori_ep/exec/attributes.hpp"
 #include "mori_ep/numeric/element.hpp"
 
 #if defined(__SSE2__)
@@ -19,15 +20,6 @@
 #if __has_feature(thread_sanitizer)
 #define MORI_EP_PLAIN_STORES 1
 #endif
-#endif
-
-// g++ leaves short loops rolled at -O2.
-#if defined(__CUDACC__)
-#define MORI_EP_UNROLL _Pragma("unroll")
-#elif defined(__clang__)
-#define MORI_EP_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MORI_EP_UNROLL _Pragma("GCC unroll 8")
 #endif
 
 namespace mori_ep::exec::host {

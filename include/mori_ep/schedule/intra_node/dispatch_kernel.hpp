@@ -30,8 +30,8 @@
 namespace mori_ep::schedule::intra_node {
 
 //! @brief One rank's dispatch. Operands: x [t, H], ids [t, K], weights [t, K] fp32 or none, scales [t, scale_bytes] or
-//!        none; t is `tokens`, or what `token_count` holds when it is given.
-template <class PeerRef, routing::IndexType Index>
+//!        none; t is `tokens`, or what `token_count` holds when it is given. Weighted: the ticket keeps each copy's weight.
+template <class PeerRef, routing::IndexType Index, bool Weighted>
 struct DispatchKernel {
   FaultPort<PeerRef> port;
   SetLayout set;
@@ -51,7 +51,8 @@ struct DispatchKernel {
   [[nodiscard]] static constexpr std::size_t shared_bytes(int world, int experts, int topk, int warps) noexcept {
     auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(warps),
                k = static_cast<std::size_t>(topk);
-    return (w + n * k) * sizeof(std::byte*) + batch_tokens(topk) * (k * sizeof(Copy) + sizeof(std::int32_t)) +
+    return (w + n * k) * sizeof(std::byte*) +
+           batch_tokens(topk) * (k * sizeof(Copy) + sizeof(std::int32_t) + sizeof(std::uint64_t)) +
            sizeof(std::uint32_t) * (kFlags + w * (3 + n) + 2 * static_cast<std::size_t>(experts)) + 128;
   }
 
@@ -127,9 +128,10 @@ struct DispatchKernel {
     std::uint32_t* blocks;    // [W] how many blocks each source has
     std::uint32_t* experts;   // [E] rows of all tokens, by expert
     std::uint32_t* received;  // [E_r] rows received, by local expert
-    std::uint32_t* by_warp;   // [warps][W] rows of each warp's tokens of the batch
+    std::uint32_t* by_warp;   // [warps][W] rows of each placing warp's tokens of the batch
     Copy* copies;             // [batch][K] where each token of the batch goes
     std::int32_t* count;      // [batch] to how many ranks
+    std::uint64_t* ranks;     // [batch] the first 64 ranks it goes to, as bits
     std::byte** targets;      // [K] of this warp: the rows of the token it is at
   };
 
@@ -152,6 +154,7 @@ struct DispatchKernel {
     s.targets = ctx.template shared<std::byte*>(warps * k) + static_cast<std::size_t>(ctx.warp()) * k;
     s.copies = ctx.template shared<Copy>(batch * k);
     s.count = ctx.template shared<std::int32_t>(batch);
+    s.ranks = ctx.template shared<std::uint64_t>(batch);
     s.flags = ctx.template shared<std::uint32_t>(kFlags);
     s.total = ctx.template shared<std::uint32_t>(2 * w);
     s.before = s.total + w;
@@ -175,13 +178,20 @@ struct DispatchKernel {
     return x + static_cast<std::size_t>(token) * x_stride;
   }
 
-  //! The ranks of one window that token t goes to, as bits; none past the last token.
+  //! The ranks of one window that token t goes to, as bits; none past the last token. Several ids are read before the
+  //! first is looked at: on a GPU the reads are what takes time.
   template <class Ctx>
   MORI_EP_HD std::uint64_t ranks_of(Ctx& ctx, std::int32_t t, std::int32_t end, std::int32_t window) const {
+    constexpr std::int32_t kAtOnce = 8;
     std::uint64_t ranks = 0;
-    if (t < end)
-      for (std::int32_t k = 0; k < topk; ++k)
-        ranks |= routing::window_bit(placement.rank_of(ctx.load(ids_of(t) + k)), window);
+    for (std::int32_t first = 0; first < topk && t < end; first += kAtOnce) {
+      Index id[kAtOnce];
+      MORI_EP_UNROLL
+      for (std::int32_t k = 0; k < kAtOnce; ++k)
+        id[k] = first + k < topk ? ctx.load(ids_of(t) + first + k) : static_cast<Index>(routing::kNoExpert);
+      MORI_EP_UNROLL
+      for (std::int32_t k = 0; k < kAtOnce; ++k) ranks |= routing::window_bit(placement.rank_of(id[k]), window);
+    }
     return ranks;
   }
 
@@ -282,24 +292,37 @@ struct DispatchKernel {
     return s.flags[kUnheard] == 0;
   }
 
-  //! This warp's run of a batch; it takes `lanes` tokens of it at a time.
+  //! How many warps it takes to place a batch, a token per lane; on a machine of few lanes, all of them.
   template <class Ctx>
-  MORI_EP_HD TokenRange part_of(Ctx& ctx, TokenRange batch) const {
-    return TokenRange::part(batch.begin, batch.count(), ctx.warp(), ctx.warps());
+  static MORI_EP_HD std::int32_t placers(Ctx& ctx, TokenRange batch) {
+    std::int32_t const wanted = (batch.count() + Ctx::lanes - 1) / Ctx::lanes;
+    return wanted < ctx.warps() ? wanted : ctx.warps();
+  }
+  //! The tokens of a batch that this warp places; it takes `lanes` of them at a time.
+  template <class Ctx>
+  static MORI_EP_HD TokenRange placed_here(Ctx& ctx, TokenRange batch) {
+    std::int32_t const warps = placers(ctx, batch);
+    if (ctx.warp() >= warps) return {batch.end, batch.end};
+    return TokenRange::part(batch.begin, batch.count(), ctx.warp(), warps);
   }
 
-  //! How many rows each warp's tokens of the batch make, by destination.
+  //! How many rows each placing warp's tokens of the batch make, by destination.
   template <class Ctx>
   MORI_EP_HD void count_batch(Ctx& ctx, const Scratch& s, TokenRange batch) const {
+    TokenRange const mine = placed_here(ctx, batch);
+    if (mine.count() == 0) return;
     std::uint32_t* rows_of_warp = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * placement.world();
     for (std::int32_t d = ctx.lane(); d < placement.world(); d += Ctx::lanes) rows_of_warp[d] = 0;
     ctx.warp_sync();
-    TokenRange const mine = part_of(ctx, batch);
     for (std::int32_t at = mine.begin; at < mine.end; at += Ctx::lanes)
-      for (std::int32_t window = 0; 64 * window < placement.world(); ++window)
-        ctx.for_each_vote(
-            ranks_of(ctx, at + ctx.lane(), mine.end, window), false,
-            [&](std::int32_t bit, std::uint32_t rows, std::uint32_t) { rows_of_warp[64 * window + bit] += rows; });
+      for (std::int32_t window = 0; 64 * window < placement.world(); ++window) {
+        std::int32_t const t = at + ctx.lane();
+        std::uint64_t const ranks = ranks_of(ctx, t, mine.end, window);
+        if (window == 0 && t < mine.end) s.ranks[t - batch.begin] = ranks;
+        ctx.for_each_vote(ranks, false, [&](std::int32_t bit, std::uint32_t rows, std::uint32_t) {
+          rows_of_warp[64 * window + bit] += rows;
+        });
+      }
   }
 
   template <class Ctx>
@@ -313,13 +336,12 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD void place_batch(Ctx& ctx, const Scratch& s, TokenRange batch) const {
     std::int32_t const world = placement.world();
-    TokenRange const mine = part_of(ctx, batch);
-    for (std::int32_t i = mine.begin - batch.begin + ctx.lane(); i < mine.end - batch.begin; i += Ctx::lanes)
-      s.count[i] = 0;
+    TokenRange const mine = placed_here(ctx, batch);
+    for (std::int32_t i = thread(ctx); i < batch.count(); i += threads(ctx)) s.count[i] = 0;
     // by_warp becomes each warp's first row; `before` moves past the batch.
     for (std::int32_t d = thread(ctx); d < world; d += threads(ctx)) {
       std::uint32_t row = s.before[d];
-      for (std::int32_t w = 0; w < ctx.warps(); ++w) {
+      for (std::int32_t w = 0; w < placers(ctx, batch); ++w) {
         std::uint32_t const rows = s.by_warp[w * world + d];
         s.by_warp[w * world + d] = row;
         row += rows;
@@ -329,18 +351,19 @@ struct DispatchKernel {
     ctx.block_sync();
     std::uint32_t* next = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
     for (std::int32_t at = mine.begin; at < mine.end; at += Ctx::lanes) {
+      ctx.warp_sync();
       std::int32_t const t = at + ctx.lane(), slot = t - batch.begin;
-      for (std::int32_t window = 0; 64 * window < world; ++window)
-        ctx.for_each_rank(ranks_of(ctx, t, mine.end, window),
-                          [&](std::int32_t bit, bool goes, std::uint32_t earlier, std::uint32_t rows) {
-                            std::int32_t const d = 64 * window + bit;
-                            std::uint32_t const row = next[d] + earlier;
-                            if (goes && row < static_cast<std::uint32_t>(capacity))
-                              s.copies[slot * topk + s.count[slot]++] = Copy{d, row};
-                            ctx.warp_sync();
-                            if (ctx.lane() == 0) next[d] += rows;
-                            ctx.warp_sync();
-                          });
+      for (std::int32_t window = 0; 64 * window < world; ++window) {
+        std::uint64_t const ranks = window != 0 ? ranks_of(ctx, t, mine.end, window) : t < mine.end ? s.ranks[slot] : 0;
+        ctx.for_each_rank(ranks, [&](std::int32_t bit, bool goes, std::uint32_t earlier, std::uint32_t rows) {
+          std::int32_t const d = 64 * window + bit;
+          std::uint32_t const row = next[d] + earlier;
+          if (goes && row < static_cast<std::uint32_t>(capacity))
+            s.copies[slot * topk + s.count[slot]++] = Copy{d, row};
+          ctx.warp_sync();
+          if (ctx.lane() == 0) next[d] += rows;
+        });
+      }
     }
     ctx.block_sync();
   }
@@ -364,41 +387,47 @@ struct DispatchKernel {
   }
 
   //! What travels beside the rows: source position, ids, weights, scales; and the ticket: where each copy went, for
-  //! combine, and the ids and weights, for replay. A token per lane: neighbours' rows are neighbours, so the few bytes of
-  //! each leave the cache together.
+  //! combine, and the ids and weights, for replay. A copy per thread: what lies side by side is written at about the same
+  //! time and leaves the cache together.
   template <class Ctx>
   MORI_EP_HD void send_metadata(Ctx& ctx, const Scratch& s, TokenRange batch) const {
     auto const k = static_cast<std::size_t>(topk);
-    TokenRange const mine = part_of(ctx, batch);
-    for (std::int32_t t = mine.begin + ctx.lane(); t < mine.end; t += Ctx::lanes) {
-      std::int32_t const slot = t - batch.begin, copies = s.count[slot];
+    for (std::int32_t i = thread(ctx); i < batch.count() * topk; i += threads(ctx)) {
+      std::int32_t const slot = i / topk, c = i - slot * topk, t = batch.begin + slot, copies = s.count[slot];
       auto const token = static_cast<std::size_t>(t);
       const Index* row_ids = ids_of(t);
       const float* row_weights = weights == nullptr ? nullptr : weights + token * weights_stride;
       auto* routes = port.peers.template mine<routing::RouteEntry>(set.routes) +
                      token * static_cast<std::size_t>(routes_per_token);
-      for (std::int32_t c = 0; c < copies; ++c) {
-        Copy const copy = s.copies[slot * topk + c];
+      if (c < copies) {
+        Copy const copy = s.copies[i];
         ctx.store(s.peers.template at<std::int32_t>(copy.rank, set.recv_src_pos) + copy.row,
                   port.peers.rank * max_tokens + t);
         ctx.copy_own(s.peers.template at<Index>(copy.rank, set.recv_ids) + copy.row * k, row_ids, k * sizeof(Index));
-        float weight = 0;
-        if (row_weights != nullptr) {
+        if (row_weights != nullptr)
           ctx.copy_own(s.peers.template at<float>(copy.rank, set.recv_weights) + copy.row * k, row_weights,
                        k * sizeof(float));
-          for (std::int32_t i = 0; i < topk; ++i)
-            if (placement.rank_of(ctx.load(row_ids + i)) == copy.rank) weight += ctx.load(row_weights + i);
-        }
         if (scales != nullptr)
           ctx.copy_own(s.peers.template at<std::byte>(copy.rank, set.recv_scales) + copy.row * scale_bytes,
                        scales + token * scales_stride, scale_bytes);
-        ctx.store(routes + c, routing::RouteEntry{copy.rank, static_cast<std::int32_t>(copy.row), weight});
+        ctx.store(routes + c, routing::RouteEntry{copy.rank, static_cast<std::int32_t>(copy.row),
+                                                  weight_of(ctx, row_ids, row_weights, copy.rank)});
+      } else if (c == copies && copies < routes_per_token) {
+        ctx.store(routes + copies, routing::RouteEntry{});
       }
-      if (copies < routes_per_token) ctx.store(routes + copies, routing::RouteEntry{});
-      ctx.copy_own(port.peers.template mine<Index>(set.sent_ids) + token * k, row_ids, k * sizeof(Index));
+      ctx.store(port.peers.template mine<Index>(set.sent_ids) + token * k + c, ctx.load(row_ids + c));
       if (row_weights != nullptr)
-        ctx.copy_own(port.peers.template mine<float>(set.sent_weights) + token * k, row_weights, k * sizeof(float));
+        ctx.store(port.peers.template mine<float>(set.sent_weights) + token * k + c, ctx.load(row_weights + c));
     }
+  }
+  template <class Ctx>
+  MORI_EP_HD float weight_of(Ctx& ctx, const Index* row_ids, const float* row_weights, std::int32_t rank) const {
+    float sum = 0;
+    if constexpr (Weighted)
+      if (row_weights != nullptr)
+        for (std::int32_t i = 0; i < topk; ++i)
+          if (placement.rank_of(ctx.load(row_ids + i)) == rank) sum += ctx.load(row_weights + i);
+    return sum;
   }
 
   //! Block 0: what this rank receives, in all and by expert, and from how many blocks.
