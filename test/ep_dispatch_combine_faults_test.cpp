@@ -216,7 +216,7 @@ TEST_CASE(
         r.wrong.expect(Clock::now() - begin < std::chrono::milliseconds(1500), "waited for the deadline");
         Status const fault = r.op.status();
         if (r.comm.rank() == 1) {
-          r.wrong.refused(fault, Errc::invalid_argument, "combine input rows", rows - 1, rows);
+          r.wrong.refused(fault, Errc::invalid_argument, weights ? "combine weights rows" : "combine input rows", rows - 1, rows);
           r.wrong.expect(fault.error().phase == Phase::combine_stage, fault.message());
         } else {
           r.wrong.expect(fault.code() == Errc::peer_fault && fault.error().peer == 1, fault.message());

@@ -116,12 +116,12 @@ TEST_CASE("dispatch refuses operands that do not fit the configuration") {
                     in.scales = {mem.scales.data(), 4, 4};
                   },
                   "scales columns", 4, 0},
-             Case{[](In&in, Memory&) { in.launch.block_num = 1025; }, "block_num", 1025, 1024},
-             Case{[](In&in, Memory&) { in.launch.block_num = -1; }, "block_num", -1, 1024},
+             Case{[](In&in, Memory&) { in.launch.block_num = 1025; }, "block_num", 1025, 256},
+             Case{[](In&in, Memory&) { in.launch.block_num = -1; }, "block_num", -1, 256},
              Case{[](In&in, Memory&) {
                     in.launch = {600, 2};
                   },
-                  "block_num", 600, 512},
+                  "block_num", 600, 256},
              Case{[](In&in, Memory&) { in.launch.warp_per_block = 2000; }, "warp_per_block", 2000, 1024},
          }) {
       In in = m.inputs();
@@ -201,7 +201,7 @@ TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable
              Case{[](In&in, Memory&) {
                     in.launch = {1 << 20, 1};
                   },
-                  "block_num", 1 << 20, 1024},
+                  "block_num", 1 << 20, 256},
              Case{[](In&in, Memory&) {
                     in.launch = {1, -3};
                   },
@@ -332,7 +332,7 @@ TEST_CASE("a configuration that differs on one rank in any field is the same err
        Errc::invalid_config},
       {"num_experts_per_token", [](EpDispatchCombineConfig& c) { c.num_experts_per_token = 33; }, 33, 32,
        Errc::invalid_config},
-      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 1025; }, 1025, 1024, Errc::invalid_config},
+      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 1025; }, 1025, 256, Errc::invalid_config},
       {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 300, c.warp_num_per_block = 4; }, 300, 256,
        Errc::invalid_config},
       {"warp_num_per_block", [](EpDispatchCombineConfig& c) { c.warp_num_per_block = 4000; }, 4000, 1024,

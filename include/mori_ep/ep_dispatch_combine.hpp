@@ -87,8 +87,8 @@ class EpDispatchCombine {
     std::shared_ptr<std::byte> memory_;
     const Index* ids_ = nullptr;
     const float* weights_ = nullptr;
+    std::uint64_t generation_ = 0;
     int tokens_ = 0;
-    int topk_ = 0;
   };
 
   //! @brief One rank's tokens. `input`, `indices` always, also with zero rows; or `input` and `routing`.
@@ -213,7 +213,7 @@ class EpDispatchCombine {
     kept.memory_ = std::shared_ptr<std::byte>(memory, [bytes](std::byte* m) { Exec::release(m, bytes); });
     kept.ledger_ = ledger_;
     kept.tokens_ = ticket.tokens_;
-    kept.topk_ = config_.num_experts_per_token;
+    kept.generation_ = ledger_->generation();
     auto* ids = reinterpret_cast<Index*>(memory);
     auto* weights = ticket.weighted_ ? reinterpret_cast<float*>(memory + entries * sizeof(Index)) : nullptr;
     kept.ids_ = ids;
@@ -246,6 +246,8 @@ class EpDispatchCombine {
                                const launch::LaunchParams& launch = {}) noexcept {
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
     if (Status s = check_packed(packed); !s.ok()) return s;
+    if (ticket.tokens_ > 0 && !ticket.weighted_)
+      return bad("weights rows", 0, ticket.tokens_, "The standard-MoE combine applies weights: give them at dispatch.");
     return runner_->launch_side(
         ticket.set_, launch, capacity(),
         layout::UnpackKernel<Token, Index>{packed, runner_->buffers(ticket.set_), rank_, config_.num_experts_per_rank,
@@ -272,12 +274,15 @@ class EpDispatchCombine {
     return combine(std::move(ticket), in, stream);
   }
 
-  //! @brief Where expert outputs may be written directly, [R, H]; combine then copies nothing.
+  //! @brief Where expert outputs may be written directly, [R, H]; combine then copies nothing. Empty for a ticket of another
+  //!        operator, or one that is no longer valid.
   [[nodiscard]] TensorView<Out> get_registered_combine_input_buffer(const Ticket& ticket) const noexcept {
+    if (!usable_any(ticket).ok()) return {};
     return {runner_->buffers(ticket.set_).combine_x, capacity(), config_.hidden_dim};
   }
-  //! @brief [R] source positions of the received rows, device-side: src_rank * M + src_token.
+  //! @brief [R] source positions of the received rows, device-side: src_rank * M + src_token. Empty as above.
   [[nodiscard]] TensorView<const std::int32_t> get_dispatch_src_token_pos(const Ticket& ticket) const noexcept {
+    if (!usable_any(ticket).ok()) return {};
     return {runner_->buffers(ticket.set_).src_pos, capacity(), 1};
   }
   [[nodiscard]] routing::SourcePos decode_send_flat_idx(std::int32_t flat) const noexcept {
@@ -308,15 +313,15 @@ class EpDispatchCombine {
   //! @brief The first fault that this rank has met or been told of by a peer, or ok. Waits for nothing.
   [[nodiscard]] Status status() const noexcept { return runner_->fault(); }
 
-  //! @brief The way back after a fault: collective, waits for `stream`, voids all tickets. Without a fault it does
-  //! nothing and
-  //!        costs nothing: the protocol needs no reset between iterations (MORI's API has one, so callers may keep the
-  //!        call).
-  Status reset(StreamRef stream) noexcept {
-    if (runner_->fault().ok()) return {};
+  //! @brief The way back after a fault. Collective: every rank calls it, also one that has seen no fault. Waits for `stream`,
+  //!        voids all tickets and kept routings. Errors: a rank that does not come.
+  Status recover(StreamRef stream) noexcept {
     ledger_->void_all();
     return runner_->recover(stream);
   }
+  //! @brief recover() when this rank has met a fault or was told of one, else nothing, at no cost: the protocol needs no
+  //!        reset between iterations (MORI's API has one, so callers may keep the call).
+  Status reset(StreamRef stream) noexcept { return runner_->fault().ok() ? Status{} : recover(stream); }
 
   [[nodiscard]] const EpDispatchCombineConfig& config() const noexcept { return config_; }
   //! @brief R: how many rows a dispatch can deliver to one rank.
@@ -467,6 +472,12 @@ class EpDispatchCombine {
                      .field = "kept routing tokens",
                      .value = in.routing->tokens_,
                      .hint = "The kept routing belongs to another operator."};
+      if (in.routing->generation_ != ledger_->generation())
+        return Error{.code = Errc::wrong_ticket,
+                     .rank = rank_,
+                     .field = "kept routing tokens",
+                     .value = in.routing->tokens_,
+                     .hint = "It was kept before a recover() or reset(): dispatch and keep again."};
       if (in.routing->tokens_ != t)
         return bad("input rows", t, in.routing->tokens_, "A replay brings as many tokens as the kept dispatch did.");
       if (in.indices.data != nullptr)
@@ -481,7 +492,7 @@ class EpDispatchCombine {
       out.ids = in.indices.data;
       out.ids_stride = static_cast<std::size_t>(in.indices.ld);
     }
-    if (in.weights.data != nullptr) {
+    if (in.weights.data != nullptr || in.weights.rows != 0) {
       if (Status s = shaped(in.weights, "weights rows", "weights columns", "weights row bytes", t, k, sizeof(float));
           !s.ok())
         return s;
@@ -518,15 +529,27 @@ class EpDispatchCombine {
     out.tokens = ticket.tokens_;
     out.y = reinterpret_cast<std::byte*>(in.output.data);
     out.y_stride = static_cast<std::size_t>(in.output.ld) * sizeof(Out);
-    if (in.input.data != nullptr && in.input.data != runner_->buffers(ticket.set_).combine_x) {
+    if (in.input.data != nullptr || in.input.rows != 0) {
+      if (in.input.rows < 0)
+        return bad("combine input rows", in.input.rows, 0, "Give every row that dispatch delivered.");
+      if (in.input.data == nullptr)
+        return bad("combine input row bytes", 0, kRowAlign,
+                   "A view with rows needs memory; leave input empty when the rows are in the registered buffer.");
       if (in.input.cols != config_.hidden_dim)
         return bad("combine input columns", in.input.cols, config_.hidden_dim, "It must have hidden_dim columns.");
       if (Status s = aligned(in.input, config_.hidden_dim, "combine input row bytes", kRowAlign); !s.ok()) return s;
-      out.x = reinterpret_cast<const std::byte*>(in.input.data);
-      out.x_rows = in.input.rows;
-      out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Out);
+      bool const registered = in.input.data == runner_->buffers(ticket.set_).combine_x;
+      if (registered && in.input.ld != config_.hidden_dim)
+        return bad("combine input row bytes", in.input.ld * static_cast<std::int64_t>(sizeof(Out)),
+                   config_.hidden_dim * static_cast<std::int64_t>(sizeof(Out)),
+                   "The registered buffer's rows lie side by side: use the view that it comes with.");
+      if (!registered) {
+        out.x = reinterpret_cast<const std::byte*>(in.input.data);
+        out.x_rows = in.input.rows;
+        out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Out);
+      }
     }
-    if (in.weights_output.data != nullptr) {
+    if (in.weights_output.data != nullptr || in.weights_output.rows != 0) {
       if (Status s = shaped(in.weights_output, "weights_output rows", "weights_output columns",
                             "weights_output row bytes", t, k, sizeof(float));
           !s.ok())
@@ -534,7 +557,9 @@ class EpDispatchCombine {
       out.weights_out = in.weights_output.data;
       out.weights_out_stride = static_cast<std::size_t>(in.weights_output.ld);
     }
-    if (in.weights.data != nullptr) {
+    if (in.weights.data != nullptr || in.weights.rows != 0) {
+      if (in.weights.rows < 0 || in.weights.data == nullptr)
+        return bad("combine weights rows", in.weights.rows, 0, "A view with rows needs memory.");
       if (in.weights.cols != k)
         return bad("combine weights columns", in.weights.cols, k, "It must have num_experts_per_token columns.");
       if (Status s = aligned(in.weights, k, "combine weights row bytes", sizeof(float)); !s.ok()) return s;

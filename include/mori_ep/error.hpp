@@ -22,7 +22,7 @@ enum class Errc : std::uint8_t {
   protocol_mismatch,  //!< ranks run different versions or types of the operator
   out_of_memory,      //!< memory could not be had, or the caller's memory is too small
   wrong_ticket,       //!< a ticket of another operator, already used, or not ready for this call
-  buffer_set_busy,    //!< every buffer set belongs to a ticket in flight
+  buffer_set_busy,    //!< the buffer set whose turn it is belongs to a ticket in flight
   recv_overflow,      //!< more rows were sent to this rank than it has room for; the surplus was dropped
   timeout,            //!< a wait for a peer reached its deadline
   peer_fault,         //!< another rank met a fault and said so
@@ -182,9 +182,12 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) noexcept : value_(std::move(value)) {}             // NOLINT: a T is a Result
-  Result(const Error& error) noexcept : error_(error) {}             // NOLINT: an Error is a Result
-  Result(const Status& status) noexcept : error_(status.error()) {}  // NOLINT: a failed Status is a Result
+  Result(T value) noexcept : value_(std::move(value)) {}  // NOLINT: a T is a Result
+  Result(const Error& error) noexcept : error_(error) {}  // NOLINT: an Error is a Result
+  Result(const Status& status) noexcept : error_(status.error()) {
+    if (status.ok())
+      error_ = Error{.code = Errc::invalid_argument, .field = "status", .hint = "A Result needs a value or an error."};
+  }  // NOLINT: a failed Status is a Result
 
   [[nodiscard]] bool ok() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return ok(); }

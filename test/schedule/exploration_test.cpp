@@ -202,11 +202,11 @@ TEST_CASE("every explored interleaving of dispatch, expert and combine is exact 
     Pattern pattern;
   };
   using enum Pattern;
-  for (Shape const shape :
-       {Shape{2, 1, 1, 2000, 0, zero_copy}, Shape{2, 1, 1, 2000, 0, dispatch_only},
-        Shape{2, 2, 1, 2000, 0xfffffffeu, zero_copy}, Shape{2, 2, 1, 2000, 0, staged}, Shape{2, 1, 2, 2000, 0, staged},
-        Shape{3, 1, 1, 2000, 0, zero_copy}, Shape{3, 1, 1, 2000, 0xfffffffeu, dispatch_only},
-        Shape{3, 2, 1, 1000, 0xffffffffu, staged}, Shape{3, 2, 1, 1000, 0, dispatch_only}}) {
+  for (Shape const shape : {Shape{2, 1, 1, 2000, 0, zero_copy}, Shape{2, 1, 1, 2000, 0, dispatch_only},
+                            Shape{2, 2, 1, 2000, 0xfffffffeu, zero_copy}, Shape{2, 2, 1, 2000, 0, staged},
+                            Shape{2, 1, 2, 2000, 0, staged}, Shape{2, 2, 2, 1000, 0, zero_copy},
+                            Shape{3, 1, 1, 2000, 0, zero_copy}, Shape{3, 1, 1, 2000, 0xfffffffeu, dispatch_only},
+                            Shape{3, 2, 1, 1000, 0xffffffffu, staged}, Shape{3, 2, 1, 1000, 0, dispatch_only}}) {
     World world(shape.world, shape.blocks, shape.warps, shape.first_epoch, shape.pattern);
     std::string first;
     int const problems = count_problems(world, {}, shape.seeds, first);

@@ -19,6 +19,7 @@ std::vector<JoinRecord> good_records() {
                           .max_num_inp_token_per_rank = 16,
                           .num_experts_per_rank = 4,
                           .num_experts_per_token = 2},
+               .element_bytes = 2,
                .needed_bytes = 1000,
                .memory_bytes = 1000,
                .max_blocks = 16,
@@ -27,7 +28,7 @@ std::vector<JoinRecord> good_records() {
 }
 }  // namespace
 
-TEST_CASE("equal records pass") { REQUIRE(judge(good_records(), 2).ok()); }
+TEST_CASE("equal records pass") { REQUIRE(judge(good_records()).ok()); }
 
 TEST_CASE("the first rank that stands out is named with its field") {
   struct Case {
@@ -51,7 +52,7 @@ TEST_CASE("the first rank that stands out is named with its field") {
        }) {
     auto records = good_records();
     c.change(records[2]);
-    Status const s = judge(records, 2);
+    Status const s = judge(records);
     INFO(s.message());
     REQUIRE(s.code() == c.code);
     REQUIRE(s.error().rank == 2);
@@ -103,7 +104,7 @@ TEST_CASE("every shared field is compared") {
       default:
         FAIL("a shared field without a test: " << kSharedConfigFields[i].name);
     }
-    Status const s = judge(records, 2);
+    Status const s = judge(records);
     REQUIRE(s.code() == Errc::config_mismatch);
     REQUIRE(std::string(s.error().field) == kSharedConfigFields[i].name);
     REQUIRE(s.error().rank == 3);
@@ -117,7 +118,7 @@ TEST_CASE("what may differ between ranks passes") {
   records[2].config.warp_num_per_block = 2;
   records[3].config.timeout_ms = 5;
   records[3].memory_bytes = 4096;
-  REQUIRE(judge(records, 2).ok());
+  REQUIRE(judge(records).ok());
 }
 
 TEST_CASE("the protocol hash tells names, numbers and their order apart") {

@@ -211,6 +211,8 @@ class Explorer {
     std::function<void()> body;
     std::function<bool()> ready;  // empty: can run
     bool alive = false;
+    int block = 0;
+    bool block_ended = false;  // some warp of its block has counted the block out
     std::uint64_t priority = 0;
     Clock at_launch;               // the clock when its launch began
     Clock clock;                   // what this fibre knows: [normal of each fibre | flushed row stores of each fibre]
@@ -283,6 +285,8 @@ class Explorer {
       };
       fibre.ready = nullptr;
       fibre.alive = true;
+      fibre.block = block;
+      fibre.block_ended = false;
       if (!fibre.stack) fibre.stack.reset(new std::byte[kStackBytes]);
       getcontext(&fibre.context);
       fibre.context.uc_stack.ss_sp = fibre.stack.get();
@@ -326,6 +330,7 @@ class Explorer {
 
   void step(int id, std::function<bool()> ready = nullptr) {
     Fibre& fibre = fibres_[static_cast<std::size_t>(id)];
+    if (fibre.block_ended && problem_.empty()) problem_ = "a warp worked on after its block had counted itself out";
     fibre.ready = std::move(ready);
     swapcontext(&fibre.context, &main_);
   }
@@ -489,6 +494,12 @@ inline void ExploreContext::launch_ends(std::uint32_t* blocks) {
   machine_->step(fibre_);
   machine_->touch(fibre_, blocks, sizeof(*blocks), true, true);
   ++*blocks;
+  for (auto& rank : machine_->ranks_)
+    for (int i = rank.first; fibre_ >= rank.first && fibre_ < rank.first + rank.width && i < rank.first + rank.width;
+         ++i) {
+      auto& fibre = machine_->fibres_[static_cast<std::size_t>(i)];
+      if (fibre.alive && fibre.block == block_) fibre.block_ended = true;
+    }
 }
 inline exec::WaitResult ExploreContext::wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits&,
                                              exec::WaitOrder order) {

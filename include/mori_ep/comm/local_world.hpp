@@ -22,7 +22,8 @@ namespace mori_ep::comm {
 class LocalWorld {
  public:
   explicit LocalWorld(int world, int gpu_per_node = 0, std::chrono::nanoseconds timeout = std::chrono::seconds(60))
-      : hub_(std::make_shared<ThreadHub>(world > 0 ? world : 1, timeout)),
+      : asked_(world),
+        hub_(std::make_shared<ThreadHub>(world > 0 ? world : 1, timeout)),
         gpu_per_node_(gpu_per_node > 0 ? gpu_per_node : hub_->world()) {}
 
   [[nodiscard]] int world() const noexcept { return hub_->world(); }
@@ -39,6 +40,12 @@ class LocalWorld {
   //!         is thrown here when all ranks have ended (the lowest throwing rank's; std::terminate without exceptions).
   template <class F>
   requires std::invocable<F&, Communicator&> Status run(F&& rank_main) {
+    if (asked_ < 1)
+      return Error{.code = Errc::invalid_config,
+                   .field = "world",
+                   .value = asked_,
+                   .limit = 1,
+                   .hint = "A world has at least one rank."};
     std::vector<Status> results(static_cast<std::size_t>(world()));
 #if defined(__cpp_exceptions)
     std::vector<std::exception_ptr> thrown(results.size());
@@ -49,10 +56,14 @@ class LocalWorld {
       threads.emplace_back([&, rank] {
         Communicator self = communicator(rank);
         auto const call = [&] {
-          if constexpr (std::is_convertible_v<std::invoke_result_t<F&, Communicator&>, Status>)
-            results[static_cast<std::size_t>(rank)] = rank_main(self);
-          else
+          using Returned = std::invoke_result_t<F&, Communicator&>;
+          static_assert(std::is_void_v<Returned> || std::is_convertible_v<Returned, Status>,
+                        "LocalWorld::run: rank_main returns a Status or nothing, so that no error is lost. Return "
+                        "result.status() of a Result.");
+          if constexpr (std::is_void_v<Returned>)
             rank_main(self);
+          else
+            results[static_cast<std::size_t>(rank)] = rank_main(self);
         };
 #if defined(__cpp_exceptions)
         try {
@@ -82,6 +93,7 @@ class LocalWorld {
   }
 
  private:
+  int asked_;
   std::shared_ptr<ThreadHub> hub_;
   int gpu_per_node_;
 };

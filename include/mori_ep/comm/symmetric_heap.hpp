@@ -66,8 +66,8 @@ class SymmetricHeap {
     return Result<SymmetricHeap>(std::move(heap));
   }
 
-  //! @brief Never frees this rank's arena: a kernel that does not end may still write to it.
-  void abandon() noexcept { new (std::nothrow) std::shared_ptr<Arena<Exec>>(mine_); }
+  //! @brief Never frees any of the arenas: a kernel that does not end may still use them.
+  void abandon() noexcept { new (std::nothrow) std::vector<std::shared_ptr<Arena<Exec>>>(arenas_); }
 
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }
   [[nodiscard]] std::byte* base_of(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]->data(); }

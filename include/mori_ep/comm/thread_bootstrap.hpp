@@ -2,6 +2,7 @@
 //! @file Bootstrap among threads of one process.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -21,7 +22,10 @@ namespace mori_ep::comm {
 class ThreadHub {
  public:
   ThreadHub(int world, std::chrono::nanoseconds timeout)
-      : timeout_(timeout), put_(static_cast<std::size_t>(world), 0), taken_(put_.size(), 0), data_(put_.size()) {}
+      : timeout_(std::min(timeout, kLongest)),
+        put_(static_cast<std::size_t>(world), 0),
+        taken_(put_.size(), 0),
+        data_(put_.size()) {}
 
   [[nodiscard]] int world() const noexcept { return static_cast<int>(put_.size()); }
 
@@ -55,6 +59,8 @@ class ThreadHub {
   }
 
  private:
+  static constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 11);  // a clock can add it
+
   Status meet(std::unique_lock<std::mutex>& lock, const std::vector<std::uint64_t>& counts, std::uint64_t round,
               std::chrono::steady_clock::time_point deadline, int rank) {
     for (std::size_t peer = 0; peer < counts.size(); ++peer) {
@@ -65,12 +71,15 @@ class ThreadHub {
         broken_by_ = static_cast<int>(peer);
         changed_.notify_all();
       }
-      if (round <= broken_round_)
+      if (round <= broken_round_) {
+        // Whoever comes late, or was behind, joins the others in the round after the broken one.
+        put_[static_cast<std::size_t>(rank)] = taken_[static_cast<std::size_t>(rank)] = broken_round_;
         return Error{.code = Errc::missing_rank,
                      .phase = Phase::barrier,
                      .rank = rank,
                      .peer = broken_by_,
                      .hint = "Every rank of the world must make this call in time. Is the peer alive?"};
+      }
     }
     return {};
   }

@@ -24,9 +24,10 @@ struct StandardMoe {
   std::int32_t* packed_recv_count = nullptr;         //!< [E_r]
   std::int32_t* packed_recv_src_info = nullptr;      //!< [E_r * C] source positions: src_rank * M + src_token
   std::int64_t* packed_recv_layout_range = nullptr;  //!< [E_r, W] per source rank: first row << 32 | rows
-  std::int32_t* row_slots = nullptr;                 //!< [R, K] where row r's entry k lies in packed_recv_x, or -1
-  std::int64_t* packed_dropped = nullptr;            //!< [E_r]
-  std::int64_t max_rows_per_expert = 0;              //!< C
+  std::int32_t* row_slots = nullptr;  //!< [R, K] where row r's entry k lies in packed_recv_x, -1 when dropped or named
+                                      //!< twice; undefined for entries that are no local expert
+  std::int64_t* packed_dropped = nullptr;  //!< [E_r]
+  std::int64_t max_rows_per_expert = 0;    //!< C
 };
 
 //! @brief Numbers the rows of each expert, one warp per expert.

@@ -26,12 +26,13 @@ class TicketLedger {
     std::lock_guard lock(mutex_);
     Entry& entry = entries_[static_cast<std::size_t>(turn_)];
     if (entry.stage != Stage::free)
-      return Error{.code = Errc::buffer_set_busy,
-                   .rank = rank,
-                   .field = "num_buffer_sets",
-                   .value = sets_,
-                   .limit = kMaxSets,
-                   .hint = "Combine or drop the ticket of an earlier dispatch first, or configure two buffer sets."};
+      return Error{
+          .code = Errc::buffer_set_busy,
+          .rank = rank,
+          .field = "num_buffer_sets",
+          .value = sets_,
+          .limit = kMaxSets,
+          .hint = "Sets are used in turn: combine or drop the oldest ticket first, or configure two buffer sets."};
     int const set = turn_;
     turn_ = (turn_ + 1) % sets_;
     serial = entry.serial = ++last_serial_;
@@ -73,9 +74,15 @@ class TicketLedger {
     std::lock_guard lock(mutex_);
     return std::exchange(entries_[static_cast<std::size_t>(set)].owes_receive, false);
   }
+  //! @brief How often all tickets were voided; a kept routing is good for the generation it was kept in.
+  [[nodiscard]] std::uint64_t generation() const noexcept {
+    std::lock_guard lock(mutex_);
+    return generation_;
+  }
   //! @brief Every ticket so far becomes a foreign one.
   void void_all() noexcept {
     std::lock_guard lock(mutex_);
+    ++generation_;
     for (Entry& entry : entries_) entry = Entry{};
     turn_ = 0;
   }
@@ -88,7 +95,7 @@ class TicketLedger {
   };
   mutable std::mutex mutex_;
   std::array<Entry, kMaxSets> entries_{};
-  std::uint64_t last_serial_ = 0;
+  std::uint64_t last_serial_ = 0, generation_ = 0;
   int sets_;
   int turn_ = 0;
 };

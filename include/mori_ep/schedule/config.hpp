@@ -29,7 +29,7 @@ struct EpDispatchCombineConfig {
   int reduce_gpu_per_node = 0;      //!< combine sums ranks of a node first, nodes then; 0: as the Communicator groups
   int block_num = 0;                //!< 0: the machine's default
   int warp_num_per_block = 0;       //!< 0: the machine's default
-  std::int64_t timeout_ms = 30000;  //!< how long any wait for a peer may take
+  std::int64_t timeout_ms = 30000;  //!< how long a launch may wait for its peers in all
   std::uint32_t first_epoch = 0;    //!< where epochs start; the protocol is right for any value
 
   [[nodiscard]] constexpr std::size_t scale_bytes() const noexcept {
@@ -97,6 +97,9 @@ inline constexpr std::int64_t kMaxTimeoutMs = 1'000'000'000;  //!< 11 days; in n
                "It must be world * num_experts_per_rank: pad the expert count, or change the world.");
   if (c.num_experts_per_token < 1 || c.num_experts_per_token > routing::kMaxTopk)
     return bad("num_experts_per_token", c.num_experts_per_token, routing::kMaxTopk, "Give 1 to the limit.");
+  if (std::int64_t{c.max_num_inp_token_per_rank} * c.num_experts_per_token > kMaxInt)
+    return bad("max_num_inp_token_per_rank", c.max_num_inp_token_per_rank, kMaxInt / c.num_experts_per_token,
+               "A rank's ids are counted in 32 bits: lower it, or split the batch.");
   if (c.scale_dim < 0) return bad("scale_dim", c.scale_dim, 0, "Give 0 for rows without scales.");
   if (c.scale_dim > 0 && c.scale_type_size < 1)
     return bad("scale_type_size", c.scale_type_size, 1, "scale_dim is set: give the bytes of one scale.");

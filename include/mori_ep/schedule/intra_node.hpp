@@ -41,7 +41,7 @@ class Runner {
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
   static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
                                                 std::span<std::byte> memory, std::uint64_t protocol) noexcept {
-    JoinRecord mine{.protocol = protocol, .config = config};
+    JoinRecord mine{.protocol = protocol, .config = config, .element_bytes = sizeof(T)};
     launch::LaunchLimits limits;
     std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
@@ -66,7 +66,7 @@ class Runner {
     }
     std::vector<JoinRecord> records(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&mine, records.data(), sizeof(mine)); !s.ok()) return s;
-    if (Status s = judge(records, sizeof(T)); !s.ok()) return s;
+    if (Status s = judge(records); !s.ok()) return s;
     limits.sharers = sharers_of(records, comm.rank());
     limits.default_blocks =
         Exec::default_blocks(limits.blocks(limits.default_warps), comm.ranks_in_process() / limits.sharers);
@@ -85,7 +85,9 @@ class Runner {
   ~Runner() {
     // Kernels on their way still use the arena. Each is bounded by its waits; memory that outlasts them is given up
     // rather than freed under a kernel.
-    if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) arenas_.abandon();
+    if (wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) return;
+    arenas_.abandon();
+    boards_.abandon();
   }
 
   Status dispatch(int set, const DispatchOperands<Index>& in, Half halves, const launch::LaunchParams& call,
@@ -147,15 +149,15 @@ class Runner {
     return launch(set, geometry, kernel, stream);
   }
 
-  //! @brief Copies the routing of the last dispatch on `set` to `to_ids` [t, K] and `to_weights` [t, K] (or null), in
+  //! @brief Copies the routing of the last dispatch on `set`, in stream order, to `to_ids` [t, K] and `to_weights` [t, K] (or null), in
   //!        stream order.
   Status copy_routing(int set, int tokens, Index* to_ids, float* to_weights, StreamRef stream) noexcept {
-    auto const entries = static_cast<std::size_t>(tokens) * static_cast<std::size_t>(config_.num_experts_per_token);
     const SetLayout& s = layout_.sets[set];
-    return launch_side(set, {.block_num = 1, .warp_per_block = 1}, 0,
-                       CopyKernel{to_ids, to_weights, at<Index>(s.sent_ids), at<float>(s.sent_weights),
-                                  entries * sizeof(Index), to_weights == nullptr ? 0 : entries * sizeof(float)},
-                       stream);
+    return launch_side(
+        set, {.block_num = 1, .warp_per_block = 1}, 0,
+        KeepKernel<Index>{to_ids, to_weights, at<Index>(s.sent_ids), at<float>(s.sent_weights), at<SetState>(s.state),
+                          at<FaultGate>(layout_.gate), tokens, config_.num_experts_per_token},
+        stream);
   }
 
   //! @brief Enqueues a kernel that reads or writes `set` beside dispatch and combine, writing about `rows` rows.
@@ -173,7 +175,7 @@ class Runner {
 
   //! @brief What this rank's kernels met, or what a peer has told of its own; ok when nothing.
   [[nodiscard]] Status fault() const noexcept {
-    Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to reset()."};
+    Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to recover()."};
     auto* record = board_at<FaultRecord>(board_layout_.record);
     if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0) {
       error.code = static_cast<Errc>(record->code);
@@ -184,10 +186,13 @@ class Runner {
       if (error.code == Errc::peer_fault) {
         error.value = record->value;
       } else if (error.code == Errc::invalid_argument) {
-        error.field = "combine input rows";
+        error.field = name(static_cast<Operand>(record->operand));
         error.value = record->value;
         error.limit = record->limit;
-        error.hint = "Give combine every row that dispatch delivered (recv_count), then bring every rank to reset().";
+        error.hint =
+            "Combine takes every row that dispatch delivered (recv_count), and their weights when weights_output is "
+            "asked "
+            "for; token_count is at most the input's rows. Mend the call, then bring every rank to recover().";
       }
       return error;
     }

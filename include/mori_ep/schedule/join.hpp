@@ -38,8 +38,9 @@ class ProtocolHash {
 struct JoinRecord {
   std::uint64_t protocol = 0;
   EpDispatchCombineConfig config;
-  std::int64_t needed_bytes = 0;  //!< the arena's size by this rank's configuration
-  std::int64_t memory_bytes = 0;  //!< what it has: allocated, or the caller's
+  std::uint64_t element_bytes = 0;  //!< of the rank's operator
+  std::int64_t needed_bytes = 0;    //!< the arena's size by this rank's configuration
+  std::int64_t memory_bytes = 0;    //!< what it has: allocated, or the caller's
   std::int32_t memory_aligned = 1;
   std::int32_t memory_shared = 1;  //!< may other ranks' devices reach it?
   std::uint64_t device = 0;        //!< ranks of equal nonzero values share their device's blocks
@@ -56,8 +57,19 @@ struct JoinRecord {
 }
 
 //! @brief The first error among all ranks' records, the same on every rank; ok when all may go on.
-[[nodiscard]] inline Status judge(const std::vector<JoinRecord>& records, std::size_t element_bytes) noexcept {
+[[nodiscard]] inline Status judge(const std::vector<JoinRecord>& records) noexcept {
   auto const world = static_cast<int>(records.size());
+  // Types first: only ranks of one type can judge each other's sizes.
+  for (int rank = 0; rank < world; ++rank)
+    if (records[static_cast<std::size_t>(rank)].protocol != records[0].protocol)
+      return Error{.code = Errc::protocol_mismatch,
+                   .phase = Phase::create,
+                   .rank = rank,
+                   .peer = 0,
+                   .field = "protocol hash",
+                   .value = static_cast<std::int64_t>(records[static_cast<std::size_t>(rank)].protocol),
+                   .limit = static_cast<std::int64_t>(records[0].protocol),
+                   .hint = "All ranks must run the same version and the same operator type."};
   for (int rank = 0; rank < world; ++rank) {
     const JoinRecord& r = records[static_cast<std::size_t>(rank)];
     auto const fail = [&](Error error) {
@@ -65,14 +77,8 @@ struct JoinRecord {
       error.rank = rank;
       return Status{error};
     };
-    if (r.protocol != records[0].protocol)
-      return fail({.code = Errc::protocol_mismatch,
-                   .peer = 0,
-                   .field = "protocol hash",
-                   .value = static_cast<std::int64_t>(r.protocol),
-                   .limit = static_cast<std::int64_t>(records[0].protocol),
-                   .hint = "All ranks must run the same version and the same operator type."});
-    if (Status s = validate(r.config, world, element_bytes); !s.ok()) return fail(s.error());
+    if (Status s = validate(r.config, world, static_cast<std::size_t>(r.element_bytes)); !s.ok())
+      return fail(s.error());
     for (const ConfigField& field : kSharedConfigFields)
       if (field.get(r.config) != field.get(records[0].config))
         return fail({.code = Errc::config_mismatch,

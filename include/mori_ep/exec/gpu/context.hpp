@@ -144,12 +144,12 @@ class Context {
     for (std::uint32_t round = 1; signal_epoch(seen) != epoch; ++round) {
       if (round % kCheckEvery == 0) {
         std::uint64_t const now = Target::clock_ns();
-        if (start == 0) start = now;
+        if (first_wait_ns_ == 0) first_wait_ns_ = now;  // one deadline for all waits of this thread's launch
         if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
         if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
         for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
           if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
-        if (now - start >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};
+        if (now - first_wait_ns_ >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};
         Target::nap();
       }
       seen = Target::load_relaxed_system(word);
@@ -180,6 +180,7 @@ class Context {
 
   std::byte* scratch_;
   std::size_t used_ = 0;
+  std::uint64_t first_wait_ns_ = 0;
 };
 static_assert(KernelContext<Context>);
 

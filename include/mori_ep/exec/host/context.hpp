@@ -171,11 +171,13 @@ class Context {
     std::atomic_ref<std::uint32_t>(*blocks).fetch_add(1, std::memory_order_release);
   }
   WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
-                  WaitOrder = WaitOrder::acquire) const noexcept {
+                  WaitOrder = WaitOrder::acquire) noexcept {
     std::atomic_ref<std::uint64_t> signal(*word);
     std::uint64_t seen = signal.load(std::memory_order_acquire);
     if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
-    auto const deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(limits.timeout_ns);
+    // One deadline for all waits of this thread's launch: peers that are late one after the other do not add up.
+    if (!waited_) deadline_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(limits.timeout_ns);
+    waited_ = true;
     for (Backoff backoff;;) {
       backoff.pause();
       seen = signal.load(std::memory_order_acquire);
@@ -185,7 +187,7 @@ class Context {
         if (peek(limits.failed) != 0) return {WaitEnd::stopped, seen};
         for (std::int32_t r = 0; r < limits.world; ++r)
           if (peek(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
-        if (std::chrono::steady_clock::now() >= deadline) return {WaitEnd::expired, seen};
+        if (std::chrono::steady_clock::now() >= deadline_) return {WaitEnd::expired, seen};
       }
     }
   }
@@ -212,6 +214,8 @@ class Context {
   std::size_t used_ = 0;
   int block_, blocks_, warp_, warps_;
   bool streaming_;
+  bool waited_ = false;
+  std::chrono::steady_clock::time_point deadline_{};
 };
 static_assert(KernelContext<Context>);
 

@@ -61,7 +61,7 @@ struct Host {
 
   //! @brief Zeroed pages, huge ones where the system gives them; nullptr when it gives none.
   static std::byte* allocate(std::size_t bytes) noexcept {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     ::madvise(memory, bytes, MADV_HUGEPAGE);
     return static_cast<std::byte*>(memory);

@@ -102,7 +102,7 @@ struct CombineKernel {
   //! Puts this rank's rows where peers can read them and says so.
   template <class Ctx>
   MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
-    if (x == nullptr && weights == nullptr) {
+    if (x == nullptr && weights == nullptr && weights_out == nullptr) {
       // Zero-copy: the launch before wrote the rows, and the start of this one orders them.
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
@@ -123,11 +123,13 @@ struct CombineKernel {
   template <class Ctx>
   MORI_EP_HD void stage(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
     std::int32_t const rows = ctx.load(&state->totals.recv_count);
+    // Weights that are asked for must be sent by whoever has rows.
     bool const short_x = x != nullptr && x_rows < rows;
-    if (short_x || (weights != nullptr && weights_rows < rows)) {
+    bool const short_weights = (weights != nullptr || weights_out != nullptr) && weights_rows < rows;
+    if (short_x || short_weights) {
       if (ctx.block() == 0 && thread(ctx) == 0)
         port.raise(ctx, Errc::invalid_argument, Phase::combine_stage, port.peers.rank, epoch, epoch,
-                   short_x ? x_rows : weights_rows, rows);
+                   short_x ? x_rows : weights_rows, rows, short_x ? Operand::combine_rows : Operand::combine_weights);
       return;
     }
     std::size_t const row_bytes = hidden * sizeof(T);

@@ -78,7 +78,8 @@ struct DispatchKernel {
     bool ok = scratch.flags[kStopped] == 0;
     if (has(halves, Half::send) && ok) {
       if (count != given && ctx.block() == 0 && thread(ctx) == 0)
-        port.raise(ctx, Errc::invalid_argument, Phase::dispatch_counts, port.peers.rank, epoch, epoch, given, tokens);
+        port.raise(ctx, Errc::invalid_argument, Phase::dispatch_counts, port.peers.rank, epoch, epoch, given, tokens,
+                   Operand::token_count);
       TokenRange const run = TokenRange::part(0, count, ctx.block(), ctx.blocks());
       count_rows(ctx, scratch, count, run.begin, first_ranks);
       announce_counts(ctx, scratch, epoch);
@@ -107,6 +108,8 @@ struct DispatchKernel {
       }
     }
     if (ctx.block() == 0) finish(ctx, scratch, state, epoch, ok);
+    // Nothing of this block may touch a peer's memory, or its own, after it has counted itself out.
+    ctx.block_sync();
     if (thread(ctx) == 0) ctx.launch_ends(&state->blocks_ended);
   }
 
@@ -412,8 +415,8 @@ struct DispatchKernel {
                        scales + token * scales_stride, scale_bytes);
         ctx.store(routes + c, routing::RouteEntry{copy.rank, static_cast<std::int32_t>(copy.row),
                                                   weight_of(ctx, row_ids, row_weights, copy.rank)});
-      } else if (c == copies && copies < routes_per_token) {
-        ctx.store(routes + copies, routing::RouteEntry{});
+      } else if (c < routes_per_token) {
+        ctx.store(routes + c, routing::RouteEntry{});
       }
       ctx.store(port.peers.template mine<Index>(set.sent_ids) + token * k + c, ctx.load(row_ids + c));
       if (row_weights != nullptr)

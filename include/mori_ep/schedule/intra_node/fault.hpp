@@ -46,7 +46,8 @@ struct FaultPort {
   //!        not come. Called by one lane. The record is written before either flag is published, hence whole when seen.
   template <exec::KernelContext Ctx>
   MORI_EP_HD void raise(Ctx& ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
-                        std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0) const {
+                        std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0,
+                        Operand operand = Operand::none) const {
     if (!ctx.claim(&peers.template mine<FaultGate>(gate)->claimed)) return;
     auto* kept = boards.template mine<FaultRecord>(record);
     ctx.store(&kept->code, static_cast<std::uint32_t>(code));
@@ -56,6 +57,7 @@ struct FaultPort {
     ctx.store(&kept->seen, seen);
     ctx.store(&kept->value, value);
     ctx.store(&kept->limit, limit);
+    ctx.store(&kept->operand, static_cast<std::uint32_t>(operand));
     ctx.publish(&kept->failed, std::uint32_t{1});
     ctx.publish(&peers.template mine<FaultGate>(gate)->failed, std::uint32_t{1});
     for (std::int32_t peer = 0; peer < peers.world; ++peer)

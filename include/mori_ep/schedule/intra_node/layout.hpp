@@ -13,13 +13,29 @@
 namespace mori_ep::schedule::intra_node {
 
 inline constexpr int kMaxBufferSets = 2;
-inline constexpr int kMaxBlocks = 1024;  //!< of a launch: each has a word of its own on every peer
+inline constexpr int kMaxBlocks = 256;  //!< of a launch: each has a word of its own on every peer
 
 //! @brief The near flags of a fault, in the arena.
 struct FaultGate {
   std::uint32_t failed = 0;   //!< nonzero: kernels do nothing more
   std::uint32_t claimed = 0;  //!< the first to set it writes the record
 };
+
+//! @brief Which operand a kernel found wrong.
+enum class Operand : std::uint32_t { none = 0, combine_rows, combine_weights, token_count };
+constexpr const char* name(Operand operand) noexcept {
+  switch (operand) {
+    case Operand::none:
+      return "";
+    case Operand::combine_rows:
+      return "combine input rows";
+    case Operand::combine_weights:
+      return "combine weights rows";
+    case Operand::token_count:
+      return "token_count";
+  }
+  return "";
+}
 
 //! @brief This rank's first fault, on its notice board; written by a kernel, read by the host.
 struct FaultRecord {
@@ -29,6 +45,8 @@ struct FaultRecord {
   std::int32_t peer = -1;
   std::uint32_t expected = 0;
   std::uint32_t seen = 0;
+  std::uint32_t operand = 0;  //!< Operand, for Errc::invalid_argument
+  std::uint32_t reserved = 0;
   std::int64_t value = 0, limit = 0;
 };
 
@@ -59,7 +77,7 @@ struct SetLayout {
   comm::Region combine_weights;  //!< [R][K] fp32
   // this rank's own
   comm::Region state;          //!< SetState
-  comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, closed by rank -1
+  comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, then rank -1
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
   comm::Region source_blocks;  //!< [W] u32: how many blocks each rank's last dispatch had

@@ -6,6 +6,7 @@
 
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/schedule/intra_node/layout.hpp"
+#include "mori_ep/schedule/intra_node/work_split.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -23,20 +24,29 @@ struct CountedKernel {
   }
 };
 
-//! @brief Copies a ticket's routing out of its buffer set, so that it outlives the ticket. Two plain copies, in stream
-//! order behind the dispatch that wrote their sources.
-struct CopyKernel {
-  void *to_ids, *to_weights;
-  const void *ids, *weights;
-  std::size_t ids_bytes, weights_bytes;
+//! @brief Copies a ticket's routing out of its buffer set, so that it outlives the ticket. Tokens that were not dispatched
+//!        (past a device-side count, or after a fault) go to no expert.
+template <routing::IndexType Index>
+struct KeepKernel {
+  Index* to_ids;      // [tokens, topk]
+  float* to_weights;  // [tokens, topk], or nullptr
+  const Index* ids;
+  const float* weights;
+  const SetState* state;
+  const FaultGate* gate;
+  std::int32_t tokens, topk;
 
   [[nodiscard]] static std::size_t shared_bytes(int) noexcept { return 0; }
 
   template <exec::KernelContext Ctx>
   MORI_EP_HD void operator()(Ctx& ctx) const {
-    if (ctx.block() != 0 || ctx.warp() != 0) return;
-    if (ids_bytes != 0) ctx.copy(to_ids, ids, ids_bytes);
-    if (weights_bytes != 0) ctx.copy(to_weights, weights, weights_bytes);
+    std::int32_t const sent = ctx.glance(&gate->failed) != 0 ? 0 : ctx.load(&state->tokens);
+    std::int32_t const first = ctx.block() * threads(ctx) + thread(ctx), step = ctx.blocks() * threads(ctx);
+    for (std::int32_t i = first; i < tokens * topk; i += step) {
+      bool const dispatched = i < sent * topk;
+      ctx.store(to_ids + i, dispatched ? ctx.load(ids + i) : static_cast<Index>(routing::kNoExpert));
+      if (to_weights != nullptr) ctx.store(to_weights + i, dispatched ? ctx.load(weights + i) : 0.0f);
+    }
   }
 };
 
