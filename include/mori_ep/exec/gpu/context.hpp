@@ -138,9 +138,8 @@ class Context {
   //! Polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside; the word
   //! is read once more with acquire when it is there.
   __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
-                             WaitOrder order) const {
+                             WaitOrder order) {
     std::uint64_t seen = Target::load_relaxed_system(word);
-    std::uint64_t start = 0;
     for (std::uint32_t round = 1; signal_epoch(seen) != epoch; ++round) {
       if (round % kCheckEvery == 0) {
         std::uint64_t const now = Target::clock_ns();
