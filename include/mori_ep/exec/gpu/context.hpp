@@ -137,8 +137,7 @@ class Context {
   __device__ void launch_ends(std::uint32_t*) const {}  // freeing device memory waits for launches
   //! Polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside; the word
   //! is read once more with acquire when it is there.
-  __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
-                             WaitOrder order) {
+  __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits, WaitOrder order) {
     std::uint64_t seen = Target::load_relaxed_system(word);
     for (std::uint32_t round = 1; signal_epoch(seen) != epoch; ++round) {
       if (round % kCheckEvery == 0) {
