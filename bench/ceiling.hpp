@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! @file The ceiling: what plain memcpy moves with as many threads as the ranks have cores.
+//! @file The ceilings: what memcpy, and plain loops that read and write as dispatch and combine do, move with as many
+//!       threads as the ranks have cores.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +14,12 @@
 #include "buffer.hpp"
 #include "machine.hpp"
 #include "meeting.hpp"
+#include "row_loop.hpp"
 #include "stats.hpp"
 
 namespace ep_bench {
 
-//! @brief Samples memcpy before and after the configurations, so that a machine that changes meanwhile shows.
+//! @brief Samples memcpy and the row loops before and after the configurations, so that a machine that changes meanwhile shows.
 class Ceiling {
  public:
   explicit Ceiling(int world) : threads_(std::min(world, Machine::here().cores)) {
@@ -29,8 +31,7 @@ class Ceiling {
   }
 
   void measure() {
-    constexpr int kCopies = 7;
-    Spans spans(kCopies, threads_);
+    Spans copies(kSamples, threads_), reads(kSamples, threads_), writes(kSamples, threads_);
     Meeting meeting(threads_);
     std::vector<std::thread> threads;
     std::vector<Buffer<std::byte>> sources, targets;  // had here, where failing is an exception of the caller's
@@ -38,34 +39,52 @@ class Ceiling {
       sources.emplace_back(bytes_);
       targets.emplace_back(bytes_);
     }
+    auto const rows = [&](int i) {
+      auto const at = static_cast<std::size_t>(i);
+      return RowLoop(sources[at].data(), targets[at].data(), bytes_);
+    };
     for (int i = 0; i < threads_; ++i)
       threads.emplace_back([&, i] {
         auto& source = sources[static_cast<std::size_t>(i)];
         auto& target = targets[static_cast<std::size_t>(i)];
         source.poison();
         target.poison();
-        for (int copy = 0; copy < kCopies; ++copy) {
-          if (!meeting.wait()) return;
-          double const begin = now_us();
-          std::memcpy(target.data(), source.data(), bytes_);
-          asm volatile("" : : "r"(target.data()) : "memory");  // the copy is wanted though nobody reads it
-          spans.at(copy, i) = {begin, now_us()};
-        }
+        auto const sample = [&](Spans& spans, auto&& loop) {
+          for (int n = 0; n < kSamples; ++n) {
+            if (!meeting.wait()) return;
+            double const begin = now_us();
+            loop();
+            asm volatile("" : : "r"(target.data()) : "memory");  // the copy is wanted though nobody reads it
+            spans.at(n, i) = {begin, now_us()};
+          }
+        };
+        RowLoop const loop = rows(i);
+        sample(copies, [&] { std::memcpy(target.data(), source.data(), bytes_); });
+        sample(writes, [&] { loop.read1_write5(); });
+        sample(reads, [&] { loop.read5_write1(); });
       });
     for (auto& thread : threads) thread.join();
-    double const moved = 2.0 * static_cast<double>(bytes_) * threads_;
-    for (double us : spans.over_ranks_us()) gbps_.push_back(moved / us / 1e3);
+    auto const append = [&](std::vector<double>& gbps, const Spans& spans, double moved) {
+      for (double us : spans.over_ranks_us()) gbps.push_back(moved * threads_ / us / 1e3);
+    };
+    append(memcpy_, copies, 2.0 * static_cast<double>(bytes_));
+    append(read1_write5_, writes, rows(0).moved());
+    append(read5_write1_, reads, rows(0).moved());
   }
 
   [[nodiscard]] int threads() const { return threads_; }
   [[nodiscard]] std::size_t bytes_per_thread() const { return bytes_; }
-  [[nodiscard]] double gbps() const { return percentile(gbps_, 50); }
-  [[nodiscard]] const std::vector<double>& samples_gbps() const { return gbps_; }
+  //! @brief Of memcpy, which every `ratio` is to.
+  [[nodiscard]] double gbps() const { return percentile(memcpy_, 50); }
+  [[nodiscard]] const std::vector<double>& samples_gbps() const { return memcpy_; }
+  [[nodiscard]] double read1_write5_gbps() const { return percentile(read1_write5_, 50); }
+  [[nodiscard]] double read5_write1_gbps() const { return percentile(read5_write1_, 50); }
 
  private:
+  static constexpr int kSamples = 7;
   int threads_;
   std::size_t bytes_ = 0;
-  std::vector<double> gbps_;
+  std::vector<double> memcpy_, read1_write5_, read5_write1_;
 };
 
 }  // namespace ep_bench

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -33,6 +34,24 @@ void for_each_phase(const Phases& phases, F&& f) {
   f("combine", phases.combine);
   f("pair", phases.pair);
 }
+
+//! What the row loops would give each phase: dispatch reads one row and writes several, combine the reverse, staging is
+//! a copy.
+struct MixCeilings {
+  double dispatch, combine, pair;
+  MixCeilings(const Row& row, const Ceiling& ceiling) {
+    const Phases& p = row.mori.phases;
+    double const d = p.dispatch.bytes / ceiling.read1_write5_gbps();
+    double const c =
+        (p.combine.bytes - row.staging_bytes) / ceiling.read5_write1_gbps() + row.staging_bytes / ceiling.gbps();
+    dispatch = ratio(p.dispatch.bytes, d);
+    combine = ratio(p.combine.bytes, c);
+    pair = ratio(p.dispatch.bytes + p.combine.bytes, d + c);
+  }
+  [[nodiscard]] double of(std::string_view phase) const {
+    return phase == "dispatch" ? dispatch : phase == "combine" ? combine : pair;
+  }
+};
 
 void print_aligned(std::ostream& out, const std::vector<Cells>& table) {
   std::vector<std::size_t> widths(table.front().size());
@@ -72,7 +91,7 @@ std::vector<Cells> run_table(const Report& report) {
   Cells head = kConfigHead;
   for (const char* phase : {"d", "c", "d+c"}) {
     std::string const p = phase;
-    append(head, {"|", p + " p50us", "p99us", "MB", "GB/s", "ratio"});
+    append(head, {"|", p + " p50us", "p99us", "MB", "GB/s", "ratio", "mix"});
   }
   append(head, {"|", "MiB/rank", "foot"});
   if (staged) head.push_back("staged MB");
@@ -80,9 +99,10 @@ std::vector<Cells> run_table(const Report& report) {
   std::vector<Cells> table = {head};
   for (auto const& row : report.rows) {
     Cells cells = config_cells(row.config);
-    for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+    MixCeilings const mix(row, *report.ceiling);
+    for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
       append(cells, {"|", fixed(p.p50_us(), 1), fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), 2),
-                     fixed(ratio(p.gbps(), ceiling), 3)});
+                     fixed(ratio(p.gbps(), ceiling), 3), fixed(ratio(p.gbps(), mix.of(name)), 3)});
     });
     append(
         cells,
@@ -134,7 +154,8 @@ void print_table(std::ostream& out, const Report& report) {
       << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE << '\n'
       << "# ceiling: memcpy with " << report.ceiling->threads() << " threads of "
       << (report.ceiling->bytes_per_thread() >> 20) << " MiB each: " << fixed(report.ceiling->gbps(), 2)
-      << " GB/s read + written\n";
+      << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceiling->read1_write5_gbps(), 2)
+      << ", 5 read 1 written " << fixed(report.ceiling->read5_write1_gbps(), 2) << '\n';
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
@@ -160,19 +181,20 @@ void print_csv(std::ostream& out, const Report& report) {
   out << "world,tokens,hidden,topk,experts,dtype,schedule,routing,combine_input,iterations,seed";
   auto const heads = [&](const std::string& prefix) {
     for (const char* phase : {"dispatch", "combine", "pair"})
-      for (const char* figure : {"p50_us", "p99_us", "bytes", "gbps", "ceiling_gbps", "ratio"})
+      for (const char* figure : {"p50_us", "p99_us", "bytes", "gbps", "ceiling_gbps", "ratio", "mix_ratio"})
         out << ',' << prefix << phase << '_' << figure;
   };
   heads("");
   if (mpi) heads("mpi_");
   if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
-  out << ",staging_bytes,footprint_bytes,contract_bytes,check\n";
+  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check\n";
   double const ceiling = report.ceiling->gbps();
   auto const fixed = [](double value, int digits) { return std::isnan(value) ? "" : ep_bench::fixed(value, digits); };
-  auto const figures = [&](const Phases& phases) {
-    for_each_phase(phases, [&](const char*, const Phase& p) {
+  auto const figures = [&](const Phases& phases, const MixCeilings& mix) {
+    for_each_phase(phases, [&](const char* name, const Phase& p) {
       out << ',' << fixed(p.p50_us(), 3) << ',' << fixed(p.p99_us(), 3) << ',' << fixed(p.bytes, 0) << ','
-          << fixed(p.gbps(), 4) << ',' << fixed(ceiling, 4) << ',' << fixed(ratio(p.gbps(), ceiling), 4);
+          << fixed(p.gbps(), 4) << ',' << fixed(ceiling, 4) << ',' << fixed(ratio(p.gbps(), ceiling), 4) << ','
+          << fixed(ratio(p.gbps(), mix.of(name)), 4);
     });
   };
   auto const quoted = [](std::string text) {
@@ -184,9 +206,10 @@ void print_csv(std::ostream& out, const Report& report) {
     out << c.world << ',' << c.tokens << ',' << c.hidden << ',' << c.topk << ',' << c.experts << ',' << c.dtype << ','
         << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy") << ','
         << c.iterations << ',' << c.seed;
-    figures(row.mori.phases);
+    MixCeilings const mix(row, *report.ceiling);
+    figures(row.mori.phases, mix);
     if (mpi) {
-      figures(row.mpi->phases);
+      figures(row.mpi->phases, mix);
       const Phase* theirs[] = {&row.mpi->phases.dispatch, &row.mpi->phases.combine, &row.mpi->phases.pair};
       int i = 0;
       for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
@@ -195,16 +218,22 @@ void print_csv(std::ostream& out, const Report& report) {
       out << ',' << quoted(row.mpi->check);
     }
     out << ',' << fixed(row.staging_bytes, 0) << ',' << row.footprint.bytes << ',' << row.footprint.contract_bytes
-        << ',' << quoted(row.mori.check) << '\n';
+        << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceiling->read1_write5_gbps(), 4) << ','
+        << fixed(report.ceiling->read5_write1_gbps(), 4) << ',' << quoted(row.mori.check) << '\n';
   }
 }
 
-Json phases_json(const Phases& phases, double ceiling) {
+Json phases_json(const Phases& phases, double ceiling, const MixCeilings& mix) {
   Json out = Json::object();
   for_each_phase(phases, [&](const char* name, const Phase& p) {
     if (p.samples_us.empty()) return;
-    out[name] = {{"p50_us", p.p50_us()},      {"p99_us", p.p99_us()},    {"bytes", p.bytes},
-                 {"gbps", p.gbps()},          {"ceiling_gbps", ceiling}, {"ratio", ratio(p.gbps(), ceiling)},
+    out[name] = {{"p50_us", p.p50_us()},
+                 {"p99_us", p.p99_us()},
+                 {"bytes", p.bytes},
+                 {"gbps", p.gbps()},
+                 {"ceiling_gbps", ceiling},
+                 {"ratio", ratio(p.gbps(), ceiling)},
+                 {"mix_ratio", ratio(p.gbps(), mix.of(name))},
                  {"samples_us", p.samples_us}};
   });
   return out;
@@ -216,6 +245,7 @@ void print_json(std::ostream& out, const Report& report) {
   Json results = Json::array();
   for (auto const& row : report.rows) {
     const Config& c = row.config;
+    MixCeilings const mix(row, *report.ceiling);
     Json result = {{"config",
                     {{"exec", "host"},
                      {"world", c.world},
@@ -238,9 +268,9 @@ void print_json(std::ostream& out, const Report& report) {
                      {"ratio", ratio(static_cast<double>(row.footprint.bytes),
                                      static_cast<double>(row.footprint.contract_bytes))}}},
                    {"staging_bytes", row.staging_bytes},
-                   {"phases", phases_json(row.mori.phases, ceiling)}};
+                   {"phases", phases_json(row.mori.phases, ceiling, mix)}};
     if (row.mpi) {
-      result["mpi"] = {{"check", row.mpi->check}, {"phases", phases_json(row.mpi->phases, ceiling)}};
+      result["mpi"] = {{"check", row.mpi->check}, {"phases", phases_json(row.mpi->phases, ceiling, mix)}};
       auto const over = [](const Phase& a, const Phase& b) { return ratio(a.p50_us(), b.p50_us()); };
       result["mori_over_mpi"] = {{"dispatch", over(row.mori.phases.dispatch, row.mpi->phases.dispatch)},
                                  {"combine", over(row.mori.phases.combine, row.mpi->phases.combine)},
@@ -277,7 +307,11 @@ void print_json(std::ostream& out, const Report& report) {
                     {{"threads", report.ceiling->threads()},
                      {"bytes_per_thread", report.ceiling->bytes_per_thread()},
                      {"gbps", ceiling},
-                     {"samples_gbps", report.ceiling->samples_gbps()}}}};
+                     {"samples_gbps", report.ceiling->samples_gbps()}}},
+                   {"ceilings",
+                    {{"memcpy_gbps", ceiling},
+                     {"read1_write5_gbps", report.ceiling->read1_write5_gbps()},
+                     {"read5_write1_gbps", report.ceiling->read5_write1_gbps()}}}};
   if (!report.mpi.empty()) document["mpi"] = report.mpi;
   document["results"] = results;
   out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
@@ -315,9 +349,14 @@ Columns of `run`
              a token is one row for each distinct rank among its experts
   GB/s       MB over p50us, 10^9 bytes per second, read + written
   ratio      GB/s over the ceiling
+  mix        GB/s over what the row loops give for the phase's own mix of reads and writes, byte by byte:
+               d: 1 read 5 written; c: 5 read 1 written, --external: staging as memcpy; d+c: each part in its loop
+             few tokens have exactly five destinations: 1 is near the bound, not the bound
   ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
              last-level cache where memory allows; bytes counted read + written; median of the samples taken before
              and after all configurations, in this run
+  row loops  the same threads, memory and counting: rows of one place to five others, and of five (xor of their words)
+             to one; prefetch and streaming stores, no conversion, no signals. memcpy reads as much as it writes
   MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
              combine, with weights, ids and positions)
   staged MB  with --external: each received row read once and written once, part of c and d+c
