@@ -37,16 +37,13 @@ struct Footprint {
 //!           rows [recv_count <= R, H], one per (token, distinct rank), ordered by (source rank, source token)
 //! Requires  what the static_asserts below say, in this order
 //! Order     Calls enqueue on the stream given and return. All ranks make the same calls in the same order. A buffer
-//! set's
-//!           work must be ordered by one stream, or by events between streams. Views stay valid until the ticket is
-//!           combined or dropped; the registered combine buffer may be written from the end of dispatch on.
+//!           set's work must be ordered by one stream, or by events between streams. Views stay valid until the ticket
+//!           is combined or dropped; the registered combine buffer may be written from the end of dispatch on.
 //! Errors    Status or Result from the call, before anything is enqueued; what kernels meet later (a peer that does not
-//! come)
-//!           is reported by `status()` and by every later call until `reset()`.
+//!           come) is reported by `status()` and by every later call until `recover()`.
 //! Hot path  dispatch and combine allocate nothing, read no environment and never wait on the host.
 //! Source    MORI-EP user guide (names, one copy per distinct rank, zero-copy combine); counts to slots by prefix sums
-//! as NCCL
-//!           EP's HT mode does; pulled combine as in TensorRT-LLM's one-sided all-to-all.
+//!           as NCCL EP's HT mode does; pulled combine as in TensorRT-LLM's one-sided all-to-all.
 template <class Transport, class Schedule, class Quant, class Exec = exec::Default, class Reduce = reduce::Sum,
           class Index = std::int32_t>
 class EpDispatchCombine {
@@ -139,8 +136,7 @@ class EpDispatchCombine {
   }
 
   //! @brief Collective over `comm`: checks, allocates (or takes `memory`: 256-byte aligned, at least `footprint()`
-  //! bytes, kept
-  //!        alive until every rank's operator is gone) and joins. An error of one rank is the error of all.
+  //!        bytes, kept alive until every rank's operator is gone) and joins. An error of one rank is the error of all.
   [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
                                                         const EpDispatchCombineConfig& config,
                                                         std::span<std::byte> memory = {}) noexcept {
@@ -167,8 +163,7 @@ class EpDispatchCombine {
   }
 
   //! @brief y[t] = sum over the distinct ranks the token went to of the row that rank returned. Consumes the ticket; on
-  //! an
-  //!        error the ticket stays as it was.
+  //!        an error the ticket stays as it was.
   Status combine(Ticket&& ticket, const CombineInputs& in, StreamRef stream) noexcept {
     if (Status s = combine_half(ticket, in, Stage::received, Half::both, stream); !s.ok()) return s;
     ticket = Ticket{};

@@ -35,9 +35,8 @@ class LocalWorld {
 
   //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.
   //! @return ok, or the failed Status of the lowest rank that failed by itself (before those that failed because a peer
-  //!         did: timeouts, peer faults, missing ranks); rank_main may also return nothing. What rank_main
-  //! throws
-  //!         is thrown here when all ranks have ended (the lowest throwing rank's; std::terminate without exceptions).
+  //!        did: timeouts, peer faults, missing ranks); rank_main may also return nothing. What rank_main throws is
+  //!        thrown here when all ranks have ended (the lowest throwing rank's; std::terminate without exceptions).
   template <class F>
   requires std::invocable<F&, Communicator&> Status run(F&& rank_main) {
     if (asked_ < 1)

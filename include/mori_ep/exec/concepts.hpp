@@ -60,12 +60,11 @@ concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void
 };
 
 //! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized. The last
-//! two
-//!        arguments: this warp does its part of `parts` nearly equal ones, when several warps share a row.
-//!        `multicast_row(src, dst, n, bytes)` reads once and writes n times.
-//!        `reduce_rows<T, weighted>(srcs, weights, n, group_starts, dst, elements)` adds in fp32 in the order given,
-//!        each group (bit i of `group_starts` opens one) first by itself, then the groups, and rounds once.
-//!        `zero_row` is the sum of no rows; `prefetch_row` may bring a row nearer before it is read.
+//!        two arguments: this warp does its part of `parts` nearly equal ones, when several warps share a row.
+//!        `multicast_row(src, dst, n, bytes)` reads once and writes n times. `reduce_rows<T, weighted>(srcs, weights,
+//!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
+//!        one) first by itself, then the groups, and rounds once. `zero_row` is the sum of no rows; `prefetch_row` may
+//!        bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
                            const float* weights, std::byte* out) {

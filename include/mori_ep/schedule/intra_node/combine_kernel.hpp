@@ -3,8 +3,7 @@
 //!
 //! Which signal orders what. Let n be the epoch of the ticket's dispatch, d a rank that holds rows, s their source.
 //!  1. s reads d's combine rows of n only after it has acquired combine_ready of n from d; d releases that word after
-//!  all
-//!     its blocks have staged and flushed their rows (or, zero-copy, after the launch before, which wrote them).
+//!     all its blocks have staged and flushed their rows (or, zero-copy, after the launch before, which wrote them).
 //!  2. d overwrites those rows only after its dispatch n + 1 has completed, hence after s has entered dispatch n + 1,
 //!     hence after s has finished this combine (dispatch_kernel.hpp, 4). So no barrier closes a combine.
 #pragma once
