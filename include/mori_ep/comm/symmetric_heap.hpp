@@ -2,6 +2,7 @@
 //! @file The symmetric heap: one arena per rank, and where every peer's arena is.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,13 +67,26 @@ class SymmetricHeap {
     return Result<SymmetricHeap>(std::move(heap));
   }
 
-  //! @brief Never frees any of the arenas: a kernel that does not end may still use them.
-  void abandon() noexcept { new (std::nothrow) std::vector<std::shared_ptr<Arena<Exec>>>(arenas_); }
+  //! @brief Never frees any of the arenas: a kernel that does not end may still use them. They stay reachable, so that a
+  //!        leak checker does not take what is kept on purpose for what was lost.
+  void abandon() noexcept {
+    auto* kept = new (std::nothrow) Abandoned{arenas_, nullptr};
+    if (kept == nullptr) return;
+    kept->next = abandoned_.load(std::memory_order_relaxed);
+    while (!abandoned_.compare_exchange_weak(kept->next, kept, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
 
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }
   [[nodiscard]] std::byte* base_of(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]->data(); }
 
  private:
+  struct Abandoned {
+    std::vector<std::shared_ptr<Arena<Exec>>> arenas;
+    Abandoned* next;
+  };
+  static inline std::atomic<Abandoned*> abandoned_{nullptr};
+
   std::shared_ptr<Arena<Exec>> mine_;
   std::vector<std::shared_ptr<Arena<Exec>>> arenas_;
 };
