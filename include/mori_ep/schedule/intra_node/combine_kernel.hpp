@@ -110,7 +110,8 @@ struct CombineKernel {
       return;
     }
     if (!stopped) stage(ctx, state, epoch);
-    // As in dispatch: every warp flushes, the block meets, and the last block to arrive publishes for all.
+    // Every warp flushes before its block meets, and an arrival releases what the block did and acquires what earlier
+    // blocks did: so the last to arrive publishes for all.
     ctx.flush_stores();
     ctx.block_sync();
     if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx))
