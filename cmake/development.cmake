@@ -2,11 +2,13 @@
 # What this repository's own programs are compiled with; consumers never see it.
 add_library(mori_ep_development INTERFACE)
 target_link_libraries(mori_ep_development INTERFACE mori_ep::mori_ep)
-target_compile_options(mori_ep_development INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+target_compile_options(mori_ep_development INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>")
 # False alarms: g++ 12 on std::string's own copies; clang 22 on the __COUNTER__ in Catch2's macros.
 target_compile_options(mori_ep_development INTERFACE
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
-  $<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>)
 if(MORI_EP_SANITIZE STREQUAL "thread")
   target_compile_options(mori_ep_development INTERFACE -fsanitize=thread -g -O1)
   target_link_options(mori_ep_development INTERFACE -fsanitize=thread)

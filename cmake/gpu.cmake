@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+# mori_ep::cuda and mori_ep::hip: what a target with sources in those languages links. They only add what the compiler
+# needs, so that they exist on every machine; who uses them enables the language.
+add_library(mori_ep_cuda INTERFACE)
+add_library(mori_ep::cuda ALIAS mori_ep_cuda)
+set_target_properties(mori_ep_cuda PROPERTIES EXPORT_NAME cuda)
+target_link_libraries(mori_ep_cuda INTERFACE mori_ep)
+# CMake 3.25 does not know that nvcc speaks C++20. Constants of the headers are constexpr functions of the host.
+target_compile_options(mori_ep_cuda INTERFACE
+  "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20;--expt-relaxed-constexpr>")
+
+set(MORI_EP_GPU "" CACHE STRING "The GPU that bench and tests are built for besides the host: cuda, hip, or empty")
+set_property(CACHE MORI_EP_GPU PROPERTY STRINGS "" cuda hip)
+if(MORI_EP_GPU STREQUAL "cuda")
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90-real)
+  endif()
+  enable_language(CUDA)
+elseif(NOT MORI_EP_GPU STREQUAL "")
+  message(FATAL_ERROR "MORI_EP_GPU is '${MORI_EP_GPU}': use cuda, hip or nothing.")
+endif()

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+//! @file What NVIDIA GPUs do their own way.
+#pragma once
+
+#include "mori_ep/exec/gpu/vector.hpp"
+
+#if defined(__CUDACC__) && !defined(__HIP__)
+
+namespace mori_ep::exec::gpu {
+
+//! @brief NVIDIA, sm_80 and later; tuned on sm_90.
+struct Target {
+  static constexpr int lanes = 32;
+
+  //! Rows are read once: past the first-level cache, first to leave the second.
+  static __device__ Vec16 load_row(const void* p) {
+    Vec16 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "l"(p)
+                 : "memory");
+    return v;
+  }
+  static __device__ void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+  static __device__ void store_row(void* p, const Vec16& v) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]), "r"(v.word[2]),
+                 "r"(v.word[3])
+                 : "memory");
+  }
+  //! PTX releases are cumulative: one thread's release after the block has met covers the whole block's stores.
+  static __device__ void flush_stores() {}
+  static __device__ void store_release_system(std::uint64_t* p, std::uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+  }
+  static __device__ void store_release_system(std::uint32_t* p, std::uint32_t value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+  }
+  static __device__ void store_relaxed_system(std::uint64_t* p, std::uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+  }
+  static __device__ std::uint64_t load_relaxed_system(const std::uint64_t* p) {
+    std::uint64_t v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
+  static __device__ std::uint32_t load_relaxed_system(const std::uint32_t* p) {
+    std::uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+  }
+  static __device__ std::uint64_t load_acquire_system(const std::uint64_t* p) {
+    std::uint64_t v;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+  }
+  static __device__ std::uint32_t load_acquire_system(const std::uint32_t* p) {
+    std::uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+  }
+  static __device__ std::uint32_t add_acq_rel_device(std::uint32_t* p, std::uint32_t value) {
+    std::uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(value) : "memory");
+    return before;
+  }
+  static __device__ std::uint32_t exchange_acq_rel_system(std::uint32_t* p, std::uint32_t value) {
+    std::uint32_t before;
+    asm volatile("atom.exch.acq_rel.sys.global.b32 %0, [%1], %2;" : "=r"(before) : "l"(p), "r"(value) : "memory");
+    return before;
+  }
+  static __device__ std::uint64_t clock_ns() {
+    std::uint64_t t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+  }
+  static __device__ void nap() { __nanosleep(20); }
+  static __device__ int lane() { return static_cast<int>(threadIdx.x % 32u); }
+  static __device__ void warp_sync() { __syncwarp(); }
+  static __device__ std::uint64_t ballot(bool vote) { return __ballot_sync(~0u, vote); }
+  static __device__ std::uint64_t warp_or(std::uint64_t bits) {
+    std::uint64_t const high = __reduce_or_sync(~0u, static_cast<std::uint32_t>(bits >> 32));
+    return (high << 32) | __reduce_or_sync(~0u, static_cast<std::uint32_t>(bits));
+  }
+  static __device__ float product(float a, float b) { return __fmul_rn(a, b); }
+};
+
+}  // namespace mori_ep::exec::gpu
+
+#endif
