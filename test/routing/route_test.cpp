@@ -86,7 +86,7 @@ TEST_CASE("destinations are distinct and ascending") {
 TEST_CASE("only the first mention of an expert counts") {
   std::int64_t const ids[] = {7, -1, 7, 3, -1, 3, 7, 0};
   bool const first[] = {true, true, false, true, false, false, false, true};
-  for (std::int32_t k = 0; k < 8; ++k) REQUIRE(first_mention(ids, k) == first[k]);
+  for (std::int32_t k = 0; k < 8; ++k) REQUIRE(!named_before(ids, k, ids[k]) == first[k]);
 }
 
 TEST_CASE("source positions come apart again") {

@@ -44,6 +44,10 @@ class Explorer;
 class ExploreContext {
  public:
   static constexpr int lanes = 1;
+  static inline int kTokensCountedAlone = 64;
+  static constexpr int row_warps(int warps) { return warps > 1 ? warps - 1 : 1; }
+  static constexpr int warps_per_row(std::size_t) { return 1; }
+  static constexpr int warps_per_sum(std::size_t) { return 1; }
   ExploreContext(Explorer& machine, int fibre, int block, int blocks, int warp, int warps, std::byte* scratch)
       : machine_(&machine),
         fibre_(fibre),

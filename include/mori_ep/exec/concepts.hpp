@@ -33,9 +33,21 @@ concept HasBarriers = requires(C c, std::uint32_t* counter) {
   { c.arrive(counter) } -> std::same_as<bool>;
 };
 
-//! @brief The lanes of a warp count together, bit by bit in ascending order, over the bits that any lane has set.
-//!        `for_each_vote(bits, early, visit)` calls `visit(bit, lanes, early lanes)` on one lane; `for_each_rank(bits,
-//!        visit)` calls `visit(bit, has it?, lower lanes that have it, lanes that have it)` on every lane.
+//! @brief How a machine likes its work split. Up to `kTokensCountedAlone` tokens every block counts all of them, beyond
+//!        that the blocks share the counting. `row_warps(warps)` of a block's warps move rows, while the others do what
+//!        travels beside them; all of them where the same warps do both. `warps_per_row(bytes)` and
+//!        `warps_per_sum(bytes)` of them best share one row of a multicast and of a sum.
+template <class C>
+concept HasWorkSplit = requires {
+  { C::kTokensCountedAlone } -> std::convertible_to<int>;
+  { C::row_warps(16) } -> std::same_as<int>;
+  { C::warps_per_row(std::size_t{16}) } -> std::same_as<int>;
+  { C::warps_per_sum(std::size_t{16}) } -> std::same_as<int>;
+};
+
+//! @brief The lanes of a warp count together over the bits that any lane has set. `for_each_vote(bits, early, visit)`
+//!        calls `visit(bit, lanes, early lanes)` once per bit, each on some lane; `for_each_rank(bits, visit)` calls
+//!        `visit(bit, has it?, lower lanes that have it, lanes that have it)` on every lane, in ascending order.
 template <class C>
 concept HasVotes = requires(C c, void (*visit)(int, std::uint32_t, std::uint32_t),
                             void (*rank)(int, bool, std::uint32_t, std::uint32_t)) {
@@ -97,7 +109,7 @@ concept HasSignals = requires(C c, std::uint64_t* word, const WaitLimits& limits
 //! @brief Everything a schedule's kernel may do. One source, three machines: lanes is 1 on the host, 32 or 64 on a GPU.
 template <class C>
 concept KernelContext =
-    HasGeometry<C> && HasBarriers<C> && HasVotes<C> && HasShared<C> && HasMemory<C> && HasRows<C> && HasSignals<C>;
+    HasGeometry<C> && HasWorkSplit<C> && HasBarriers<C> && HasVotes<C> && HasShared<C> && HasMemory<C> && HasRows<C> && HasSignals<C>;
 
 //! @brief How many blocks and warps a launch has and what it needs.
 struct LaunchGeometry {

@@ -18,9 +18,13 @@ struct LaunchParams {
 struct LaunchLimits {
   exec::Residency residency;
   int sharers = 1;
+  int most_blocks = 1 << 30;  //!< that the schedule has words for
   int default_blocks = 1, default_warps = 1;
 
-  [[nodiscard]] constexpr int blocks(int warps) const noexcept { return residency.blocks[warps] / sharers; }
+  [[nodiscard]] constexpr int blocks(int warps) const noexcept {
+    int const resident = residency.blocks[warps] / sharers;
+    return resident < most_blocks ? resident : most_blocks;
+  }
 };
 
 //! @brief The parameters in force: the call's, else the config's, else the machine's. Refuses what cannot be resident

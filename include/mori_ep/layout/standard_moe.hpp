@@ -132,6 +132,7 @@ struct UnpackKernel {
   schedule::RecvBuffers<T, Index> to;
   std::int32_t rank, local_experts, topk;
   std::size_t hidden;
+  static constexpr bool kReducesRows = true;
 
   [[nodiscard]] std::size_t shared_bytes(int warps) const noexcept {
     return static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * (sizeof(std::byte*) + sizeof(float)) + 64;

@@ -91,13 +91,13 @@ MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::i
       visit(64 * window + lowest_bit(bits));
 }
 
-//! @brief Is entry k the token's first that names its expert? Counts of rows per expert use it, so that an expert
-//!        named twice still gets one row.
+//! @brief Is `id` among the first `n` ids of a token? Counts of rows per expert use it, so that an expert named twice
+//!        still gets one row.
 template <IndexType Index>
-[[nodiscard]] MORI_EP_HD constexpr bool first_mention(const Index* ids, std::int32_t k) noexcept {
-  for (std::int32_t j = 0; j < k; ++j)
-    if (ids[j] == ids[k]) return false;
-  return true;
+[[nodiscard]] MORI_EP_HD constexpr bool named_before(const Index* ids, std::int32_t n, Index id) noexcept {
+  for (std::int32_t j = 0; j < n; ++j)
+    if (ids[j] == id) return true;
+  return false;
 }
 
 //! @brief A received row's source: which rank, and which of its tokens.
@@ -112,11 +112,10 @@ struct SourcePos {
   return {flat / max_num_inp_token_per_rank, flat % max_num_inp_token_per_rank};
 }
 
-//! @brief One copy of a token: the rank it went to, its row there, and the weight that rank's experts have in it.
-struct RouteEntry {
+//! @brief One copy of a token: the rank it went to and its row there.
+struct alignas(8) RouteEntry {
   std::int32_t rank = -1;  //!< -1 ends a token's list
   std::int32_t row = 0;
-  float weight = 0;  //!< sum of the token's weights over its experts on that rank; for reduce::WeightedSum
 };
 
 //! @brief What a rank received in a dispatch.

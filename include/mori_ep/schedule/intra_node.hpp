@@ -51,6 +51,7 @@ class Runner {
       mine.device = Exec::device();
       mine.max_warps = limits.residency.max_warps;
       mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
+      mine.most_blocks = limits.most_blocks;
       layout = layout_of(config, comm.world());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
       if (!layout.overflow) {
@@ -94,7 +95,7 @@ class Runner {
                   StreamRef stream) noexcept {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
-    Dispatch const kernel{.port = port(),
+    Dispatch const kernel{.args = {.port = port(),
                           .set = layout_.sets[set],
                           .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
                           .topk = config_.num_experts_per_token,
@@ -113,10 +114,10 @@ class Runner {
                           .weights_stride = in.weights_stride,
                           .scales_stride = in.scales_stride,
                           .row_bytes = row_bytes(),
-                          .scale_bytes = config_.scale_bytes()};
+                          .scale_bytes = config_.scale_bytes()}};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
-    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.placement.experts(), kernel.topk, geometry.warps);
+    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.args.placement.experts(), kernel.args.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
     return launch(set, geometry, kernel, stream);
   }
@@ -262,10 +263,10 @@ class Runner {
         [&](int warps) { return Dispatch::shared_bytes(world, experts, topk, warps); });
     exec::Residency const combine =
         Exec::template residency<Combine>([&](int warps) { return Combine::shared_bytes(world, topk, warps); });
-    launch::LaunchLimits limits{.residency = dispatch};
+    launch::LaunchLimits limits{.residency = dispatch, .most_blocks = kMaxBlocks};
     limits.residency.max_warps = std::min(dispatch.max_warps, combine.max_warps);
     for (int w = 0; w <= exec::Residency::kMaxWarps; ++w)
-      limits.residency.blocks[w] = std::min({dispatch.blocks[w], combine.blocks[w], kMaxBlocks});
+      limits.residency.blocks[w] = std::min(dispatch.blocks[w], combine.blocks[w]);
     limits.default_warps = Exec::default_warps();
     return limits;
   }
@@ -323,7 +324,7 @@ class Runner {
     Exec::copy(at<std::byte>(layout_.board_bases), board_bases.data(), world * sizeof(std::byte*));
     for (int i = 0; i < config_.num_buffer_sets; ++i) {
       const SetLayout& set = layout_.sets[i];
-      for (comm::Region words : {set.counts, set.expert_counts, set.rows_arrived, set.combine_ready})
+      for (comm::Region words : {set.counts, set.expert_counts, set.block_counts, set.rows_arrived, set.combine_ready})
         fill(words, before_first);
       SetState state;
       state.epoch = config_.first_epoch;

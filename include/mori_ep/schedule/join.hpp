@@ -3,6 +3,7 @@
 //! verdict.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -45,6 +46,7 @@ struct JoinRecord {
   std::int32_t memory_shared = 1;  //!< may other ranks' devices reach it?
   std::uint64_t device = 0;        //!< ranks of equal nonzero values share their device's blocks
   std::int32_t max_blocks = 0;     //!< that its device can keep resident with the configured warps
+  std::int32_t most_blocks = 1 << 30;  //!< that the schedule has words for
   std::int32_t max_warps = 0;
 };
 
@@ -93,7 +95,7 @@ struct JoinRecord {
                    .value = r.config.warp_num_per_block,
                    .limit = r.max_warps,
                    .hint = "Give 1 to the limit, or 0 for the machine's default."});
-    int const most = r.max_blocks / sharers_of(records, rank);
+    int const most = std::min(r.max_blocks / sharers_of(records, rank), r.most_blocks);
     if (most < 1)
       return fail({.code = Errc::invalid_config,
                    .field = "ranks on one device",

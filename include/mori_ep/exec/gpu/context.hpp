@@ -15,13 +15,27 @@
 
 namespace mori_ep::exec::gpu {
 
-//! @brief The kernel context on a GPU (exec/concepts.hpp says what each call promises).
-//!
+//! @brief The kernel context on a GPU (exec/concepts.hpp says what each call promises). Sums: the kernel has row sums, for
+//!        which a launch provides scratch.
+template <bool Sums>
 class Context {
  public:
   static constexpr int lanes = Target::lanes;
+  static constexpr int kTokensCountedAlone = 512;  // one per thread of a full block: a look, no loop
+  static MORI_EP_HD constexpr int row_warps(int warps) { return warps > 2 ? warps - (warps + 7) / 8 : warps; }
+  static MORI_EP_HD constexpr int warps_per_row(std::size_t bytes) {
+    return static_cast<int>((bytes + lanes * 16 - 1) / (lanes * 16));
+  }
+  static MORI_EP_HD constexpr int warps_per_sum(std::size_t bytes) {
+    int const most = warps_per_row(bytes);
+    return most < 4 ? most : 4;
+  }
 
-  __device__ explicit Context(std::byte* scratch) : scratch_(scratch) {}
+  //! @brief `sums`: scratch of the row sums, sum_scratch(warps) bytes, or nullptr for kernels that have none.
+  __device__ Context(std::byte* scratch, std::byte* sums) : scratch_(scratch), sums_(sums) {}
+  static MORI_EP_HD constexpr std::size_t sum_scratch(int warps) {
+    return kSumScratchPerWarp * static_cast<std::size_t>(warps);
+  }
 
   [[nodiscard]] __device__ int lane() const { return Target::lane(); }
   [[nodiscard]] __device__ int warp() const { return static_cast<int>(threadIdx.x) / lanes; }
@@ -37,15 +51,24 @@ class Context {
     return true;
   }
 
+  //! Lane i visits bits i and i + lanes, so that the visits run side by side.
   template <class Visit>
   __device__ void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) const {
     std::uint64_t const earlier = Target::ballot(early);
+    std::uint64_t votes[64 / lanes] = {};
     for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
       int const bit = __ffsll(static_cast<long long>(any)) - 1;
-      std::uint64_t const votes = Target::ballot(((bits >> bit) & 1u) != 0);
-      if (lane() == 0)
-        visit(bit, static_cast<std::uint32_t>(__popcll(votes)), static_cast<std::uint32_t>(__popcll(votes & earlier)));
+      std::uint64_t const voted = Target::ballot(((bits >> bit) & 1u) != 0);
+#pragma unroll
+      for (int half = 0; half < 64 / lanes; ++half)
+        if (bit == lane() + half * lanes) votes[half] = voted;
     }
+#pragma unroll
+    for (int half = 0; half < 64 / lanes; ++half)
+      if (votes[half] != 0)
+        visit(lane() + half * lanes, static_cast<std::uint32_t>(__popcll(votes[half])),
+              static_cast<std::uint32_t>(__popcll(votes[half] & earlier)));
+    Target::warp_sync();
   }
 
   template <class Visit>
@@ -108,8 +131,10 @@ class Context {
   template <Element T, bool Weighted>
   __device__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                               std::byte* dst, std::size_t elements, int part, int parts) const {
+    static_assert(Sums, "reduce_rows: say so in the kernel: static constexpr bool kReducesRows = true;");
     gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
-                                  part * lanes + lane(), parts * lanes);
+                                  part * lanes + lane(), parts * lanes,
+                                  sums_ + kSumScratchPerWarp * static_cast<std::size_t>(warp()));
   }
   __device__ void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const {
     for (std::size_t at = static_cast<std::size_t>(part * lanes + lane()) * 16; at < bytes;
@@ -177,10 +202,11 @@ class Context {
   }
 
   std::byte* scratch_;
+  std::byte* sums_;
   std::size_t used_ = 0;
   std::uint64_t first_wait_ns_ = 0;
 };
-static_assert(KernelContext<Context>);
+static_assert(KernelContext<Context<true>>);
 
 }  // namespace mori_ep::exec::gpu
 

@@ -6,6 +6,7 @@
 
 #if defined(MORI_EP_GPU)
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,9 +21,22 @@ inline constexpr int kBlocksPerUnit =
     2;  //!< that registers must allow per multiprocessor: 64 registers a thread on Hopper
 
 template <class Kernel>
+inline constexpr bool kReducesRows = false;
+template <class Kernel>
+  requires requires { Kernel::kReducesRows; }
+inline constexpr bool kReducesRows<Kernel> = Kernel::kReducesRows;
+
+//! @brief What the row sums of a kernel want beside its own scratch.
+template <class Kernel>
+MORI_EP_HD constexpr std::size_t sum_scratch(int warps) {
+  return kReducesRows<Kernel> ? Context<true>::sum_scratch(warps) : 0;
+}
+
+template <class Kernel>
 __global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(const Kernel kernel) {
   extern __shared__ __attribute__((aligned(16))) std::byte scratch[];
-  Context context(scratch);
+  Context<kReducesRows<Kernel>> context(scratch + sum_scratch<Kernel>(static_cast<int>(blockDim.x) / Target::lanes),
+                                        scratch);
   kernel(context);
 }
 
@@ -37,7 +51,7 @@ __global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(const Kerne
 //! @brief What exec::Cuda and exec::Hip share. Calls act on the calling thread's current device.
 struct Gpu {
   static constexpr bool kFreeWaits = true;  // freeing device memory waits for the device's work
-  using Context = gpu::Context;
+  using Context = gpu::Context<true>;
 
   //! @brief An owned stream, for callers that have none; engines pass their own handle.
   class Stream {
@@ -64,8 +78,11 @@ struct Gpu {
 
   template <class Kernel>
   static Status launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
+    std::size_t const scratch = geometry.shared_bytes + sum_scratch<Kernel>(geometry.warps);
+    if (scratch > kPlainScratch)
+      if (Status s = allow_scratch<Kernel>(); !s.ok()) return s;
     entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * Context::lanes),
-                    geometry.shared_bytes, stream.get()>>>(kernel);
+                    scratch, stream.get()>>>(kernel);
     return status_of(MORI_EP_RT(GetLastError)(), "kernel launch");
   }
   static Status synchronize(StreamRef stream) noexcept {
@@ -90,10 +107,11 @@ struct Gpu {
     int ordinal = 0, units = 0;
     (void)MORI_EP_RT(GetDevice)(&ordinal);
     (void)MORI_EP_RT(DeviceGetAttribute)(&units, MORI_EP_RT_ATTRIBUTE_UNITS, ordinal);
+    (void)allow_scratch<Kernel>();
     for (int warps = 1; warps <= r.max_warps; ++warps) {
       int per_unit = 0;
-      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * Context::lanes,
-                                                                  shared_bytes(warps));
+      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(
+          &per_unit, entry<Kernel>, warps * Context::lanes, shared_bytes(warps) + sum_scratch<Kernel>(warps));
       r.blocks[warps] = per_unit * units;
     }
     return r;
@@ -145,6 +163,22 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
+  static constexpr std::size_t kPlainScratch = 48 * 1024;  // of a block, for which a kernel need not ask
+
+  //! Lets the kernel have all the scratch a block can have on the current device; asks the driver once per device.
+  template <class Kernel>
+  static Status allow_scratch() noexcept {
+    static std::atomic<std::uint64_t> allowed{0};
+    int ordinal = 0, most = 0;
+    if (Status s = status_of(MORI_EP_RT(GetDevice)(&ordinal), "current device"); !s.ok()) return s;
+    std::uint64_t const bit = std::uint64_t{1} << (ordinal % 64);
+    if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return {};
+    (void)MORI_EP_RT(DeviceGetAttribute)(&most, MORI_EP_RT_ATTRIBUTE_SCRATCH, ordinal);
+    RtError const error = MORI_EP_RT(FuncSetAttribute)(reinterpret_cast<const void*>(&entry<Kernel>),
+                                                       MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
+    if (error == kRtSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
+    return status_of(error, "scratch of a block");
+  }
 };
 
 }  // namespace mori_ep::exec::gpu

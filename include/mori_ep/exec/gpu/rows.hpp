@@ -49,33 +49,32 @@ __device__ inline Vec16 narrow(const float (&in)[kVectorElements<T>]) {
 //! @brief Bytes of a row are counted in 32 bits: rows are far shorter than 4 GiB, and a register is saved per address.
 using RowBytes = std::uint32_t;
 
-//! @brief Lane `lane` of `lanes` moves every `lanes`-th vector; kInFlight of them are loaded before the first is stored.
-__device__ inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes, int lane,
-                                     int lanes) {
-  constexpr RowBytes kInFlight = 7;  // 7 x 512 bytes divide a row of 7168 bf16
+//! @brief Lane `lane` of `lanes` moves every `lanes`-th vector; InFlight of them are loaded before the first is stored.
+template <RowBytes InFlight>
+__device__ inline void multicast_vectors(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes, int lane,
+                                         int lanes) {
   auto const step = static_cast<RowBytes>(lanes) * 16;
-  RowBytes at = static_cast<RowBytes>(lane) * 16;
-  for (; at + (kInFlight - 1) * step < bytes; at += kInFlight * step) {
-    Vec16 v[kInFlight];
+  for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += InFlight * step) {
+    Vec16 v[InFlight];
 #pragma unroll
-    for (RowBytes i = 0; i < kInFlight; ++i) v[i] = Target::load_row(src + at + i * step);
+    for (RowBytes i = 0; i < InFlight; ++i)
+      if (at + i * step < bytes) v[i] = Target::load_row(src + at + i * step);
     for (int d = 0; d < n; ++d) {
       std::byte* to = dst[d] + at;
 #pragma unroll
-      for (RowBytes i = 0; i < kInFlight; ++i) Target::store_row(to + i * step, v[i]);
+      for (RowBytes i = 0; i < InFlight; ++i)
+        if (at + i * step < bytes) Target::store_row(to + i * step, v[i]);
     }
   }
-  if (at >= bytes) return;
-  Vec16 v[kInFlight];
-#pragma unroll
-  for (RowBytes i = 0; i < kInFlight; ++i)
-    if (at + i * step < bytes) v[i] = Target::load_row(src + at + i * step);
-  for (int d = 0; d < n; ++d) {
-    std::byte* to = dst[d] + at;
-#pragma unroll
-    for (RowBytes i = 0; i < kInFlight; ++i)
-      if (at + i * step < bytes) Target::store_row(to + i * step, v[i]);
-  }
+}
+
+//! @brief A warp alone needs many vectors in flight; many warps of a row have one or two each.
+__device__ inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes, int lane,
+                                     int lanes) {
+  if (bytes > static_cast<RowBytes>(lanes) * 32)
+    multicast_vectors<4>(src, dst, n, bytes, lane, lanes);
+  else
+    multicast_vectors<2>(src, dst, n, bytes, lane, lanes);
 }
 
 //! @brief One source's 16 bytes, widened and, if asked, weighted.
@@ -88,12 +87,14 @@ __device__ inline void term_of(const Vec16& v, float weight, float (&term)[kVect
   }
 }
 
-//! @brief The sum of rows that are all one group. A call of its own: its loop needs the registers that its caller does
-//!        not need meanwhile. kAtOnce sources are loaded before the first is added: the loads are
+#if defined(__HIP__)
+inline constexpr std::size_t kSumScratchPerWarp = 0;
+
+//! @brief The sum of rows that are all one group. kAtOnce sources are loaded before the first is added: the loads are
 //!        what takes time.
 template <Element T, bool Weighted>
-__device__ __noinline__ void reduce_group(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
-                                          RowBytes bytes, int lane, int lanes) {
+__device__ inline void reduce_group(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                                    RowBytes bytes, int lane, int lanes, std::byte*) {
   constexpr int kAtOnce = 8, kElements = kVectorElements<T>;
   for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
     float sum[kElements], term[kElements];
@@ -113,6 +114,47 @@ __device__ __noinline__ void reduce_group(const std::byte* const* srcs, const fl
     Target::store_row(dst + at, narrow<T>(sum));
   }
 }
+#else
+inline constexpr int kPiecesInFlight = 10;  // 16 warps of a block have 80 KiB in flight, two blocks fit
+inline constexpr std::size_t kSumScratchPerWarp = std::size_t{kPiecesInFlight} * Target::lanes * 16;
+
+//! @brief The sum of rows that are all one group. The pieces of all sources, vector by vector, stream through a ring in
+//!        shared memory: registers could not hold enough in flight. Each lane fills and reads slots of its own, so no
+//!        lane waits for another. `ring` is the warp's.
+template <Element T, bool Weighted>
+__device__ inline void reduce_group(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                                    RowBytes bytes, int lane, int lanes, std::byte* ring) {
+  constexpr int kElements = kVectorElements<T>;
+  constexpr RowBytes kSlot = Target::lanes * 16;
+  RowBytes const step = static_cast<RowBytes>(lanes) * 16;
+  RowBytes at = static_cast<RowBytes>(lane) * 16;
+  std::uint32_t const slots = Target::shared_address(ring) + static_cast<std::uint32_t>(Target::lane()) * 16;
+  int ahead = 0;  // of the piece to be asked for next: source, place in the row, slot
+  RowBytes ahead_at = at, ahead_slot = 0;
+  auto const ask = [&] {
+    if (ahead_at < bytes) {
+      Target::copy_row_async(slots + ahead_slot, srcs[ahead] + ahead_at);
+      if (++ahead == n) ahead = 0, ahead_at += step;
+      ahead_slot = ahead_slot + kSlot == kPiecesInFlight * kSlot ? 0 : ahead_slot + kSlot;
+    }
+    Target::commit_copies();
+  };
+#pragma unroll 1
+  for (int i = 0; i < kPiecesInFlight; ++i) ask();
+  for (RowBytes slot = 0; at < bytes; at += step) {
+    float sum[kElements], term[kElements];
+    for (int i = 0; i < n; ++i) {
+      Target::await_copies<kPiecesInFlight - 1>();
+      term_of<T, Weighted>(Target::load_shared(slots + slot), Weighted ? weights[i] : 1.0f, term);
+      slot = slot + kSlot == kPiecesInFlight * kSlot ? 0 : slot + kSlot;
+      ask();
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sum[e] = i == 0 ? term[e] : sum[e] + term[e];
+    }
+    Target::store_row(dst + at, narrow<T>(sum));
+  }
+}
+#endif
 
 //! @brief The sum of groups, each summed by itself first: for worlds that are grouped into nodes.
 template <Element T, bool Weighted>
@@ -144,9 +186,10 @@ __device__ __noinline__ void reduce_groups(const std::byte* const* srcs, const f
 
 template <Element T, bool Weighted>
 __device__ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
-                                   std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane, int lanes) {
+                                   std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane, int lanes,
+                                   std::byte* ring) {
   if ((group_starts & ~1u) == 0)
-    reduce_group<T, Weighted>(srcs, weights, n, dst, bytes, lane, lanes);
+    reduce_group<T, Weighted>(srcs, weights, n, dst, bytes, lane, lanes, ring);
   else
     reduce_groups<T, Weighted>(srcs, weights, n, group_starts, dst, bytes, lane, lanes);
 }

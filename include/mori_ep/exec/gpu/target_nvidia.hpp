@@ -27,6 +27,26 @@ struct Target {
                  "r"(v.word[3])
                  : "memory");
   }
+  //! 16-byte copies to shared memory that a thread asks for now and waits for later (sm_80): in groups, oldest first.
+  static __device__ std::uint32_t shared_address(const void* p) {
+    return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+  }
+  static __device__ void copy_row_async(std::uint32_t to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  }
+  static __device__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int Pending>
+  static __device__ void await_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+  }
+  static __device__ Vec16 load_shared(std::uint32_t from) {
+    Vec16 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+                 : "r"(from)
+                 : "memory");
+    return v;
+  }
   //! PTX releases are cumulative: one thread's release after the block has met covers the whole block's stores.
   static __device__ void flush_stores() {}
   static __device__ void store_release_system(std::uint64_t* p, std::uint64_t value) {

@@ -79,6 +79,10 @@ struct BlockState {
 class Context {
  public:
   static constexpr int lanes = 1;
+  static constexpr int kTokensCountedAlone = 64;
+  static constexpr int row_warps(int warps) noexcept { return warps; }
+  static constexpr int warps_per_row(std::size_t) noexcept { return 1; }
+  static constexpr int warps_per_sum(std::size_t) noexcept { return 1; }
 
   Context(BlockState& block_state, int block, int blocks, int warp, int warps, bool streaming) noexcept
       : state_(&block_state), block_(block), blocks_(blocks), warp_(warp), warps_(warps), streaming_(streaming) {}

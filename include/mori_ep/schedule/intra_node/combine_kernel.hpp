@@ -32,6 +32,8 @@ struct CombineKernel {
   std::size_t x_stride, weights_stride, y_stride, weights_out_stride;  // bytes, elements, bytes, elements
   std::size_t hidden;
 
+  static constexpr bool kReducesRows = true;  // the machine's row sums may want scratch of their own
+
   [[nodiscard]] static constexpr std::size_t shared_bytes(int world, int topk, int warps) noexcept {
     return static_cast<std::size_t>(world) * sizeof(std::byte*) + kFlags * sizeof(std::uint32_t) +
            static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * (sizeof(std::byte*) + 2 * sizeof(float)) +
@@ -55,14 +57,16 @@ struct CombineKernel {
 
     if (has(halves, Half::send)) offer(ctx, s, state, epoch, stopped);
     if (has(halves, Half::recv) && !stopped) {
-      TokenRange const run = TokenRange::part(0, tokens, ctx.block(), ctx.blocks());
-      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), run.count());
-      TokenRange const mine = share.of_run(run);
+      // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies together.
+      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), (tokens + ctx.blocks() - 1) / ctx.blocks(),
+                                            Ctx::warps_per_sum(hidden * sizeof(T)));
+      std::int32_t const step = ctx.blocks() * share.groups,
+                         first = share.group < share.groups ? ctx.block() * share.groups + share.group : tokens;
       // Where the first token's rows are is known before they are ready.
-      if (mine.count() > 0) locate(ctx, s, mine.begin);
+      if (first < tokens) locate(ctx, s, first);
       if (await_rows(ctx, s, epoch))
-        for (std::int32_t t = mine.begin; t < mine.end; ++t) {
-          if (t != mine.begin) locate(ctx, s, t);
+        for (std::int32_t t = first; t < tokens; t += step) {
+          if (t != first) locate(ctx, s, t);
           reduce_token(ctx, s, t, share);
         }
     }
@@ -170,11 +174,13 @@ struct CombineKernel {
     ctx.warp_sync();
     for (std::int32_t i = ctx.lane(); i < routes_per_token; i += Ctx::lanes) {
       routing::RouteEntry const entry = ctx.load(routes_of(t) + i);
-      s.nodes[i] = entry.rank < 0 ? -1 : entry.rank / ranks_per_group;
+      s.nodes[i] = entry.rank < 0 ? -1 : ranks_per_group >= port.peers.world ? 0 : entry.rank / ranks_per_group;
       if (entry.rank < 0) continue;
       s.sources[i] = s.peers.template at<std::byte>(entry.rank, set.combine_x) +
                      static_cast<std::size_t>(entry.row) * hidden * sizeof(T);
-      s.factors[i] = entry.weight;
+      if constexpr (Weighted)
+        s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
+                                static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
     }
     ctx.warp_sync();
   }

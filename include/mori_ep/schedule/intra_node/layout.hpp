@@ -63,10 +63,10 @@ struct SetState {
 //! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank.
 struct SetLayout {
   // written by peers
-  comm::Region counts;         //!< [W][W + 1] signal words: row s = how many rows s sends to each rank; its blocks
+  comm::Region counts;         //!< [2][W][W + 1] signal words, by epoch's parity: rows s sends to each rank; its senders
   comm::Region rows_arrived;   //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
   comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
-  comm::Region expert_counts;  //!< [W][E_r] signal words: rows of s per local expert, before any is dropped
+  comm::Region expert_counts;  //!< [2][W][E_r] signal words, by parity: rows of s per local expert, before any is dropped
   comm::Region recv_x;         //!< [R][H]
   comm::Region recv_weights;   //!< [R][K] fp32
   comm::Region recv_ids;       //!< [R][K] Index
@@ -78,9 +78,11 @@ struct SetLayout {
   // this rank's own
   comm::Region state;          //!< SetState
   comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, then rank -1
+  comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: the token's weights over that rank's experts
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
-  comm::Region source_blocks;  //!< [W] u32: how many blocks each rank's last dispatch had
+  comm::Region block_counts;   //!< [kMaxBlocks][W] signal words: rows that each block of this rank sends
+  comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
 };
 
@@ -127,14 +129,16 @@ struct Layout {
     out.board_bases = at.add(w, sizeof(std::byte*));
     for (int i = 0; i < c.num_buffer_sets; ++i) {
       SetLayout& set = out.sets[i];
-      set.counts = at.add(w * (w + 1), sizeof(std::uint64_t));
+      set.counts = at.add(2 * w * (w + 1), sizeof(std::uint64_t));
       set.rows_arrived = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
-      set.expert_counts = at.add(w * local_experts, sizeof(std::uint64_t));
+      set.expert_counts = at.add(2 * w * local_experts, sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
-      set.source_blocks = at.add(w, sizeof(std::uint32_t));
+      set.block_counts = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
+      set.senders = at.add(w, sizeof(std::uint32_t));
       set.expert_count = at.add(local_experts, sizeof(std::int32_t));
       set.routes = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(routing::RouteEntry));
+      set.route_weights = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(float));
       set.sent_ids = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, index_bytes);
       set.sent_weights = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, sizeof(float));
       set.recv_x = at.add(rows, row_bytes);

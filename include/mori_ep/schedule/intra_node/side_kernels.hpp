@@ -15,6 +15,7 @@ template <class Kernel>
 struct CountedKernel {
   Kernel kernel;
   SetState* state;
+  static constexpr bool kReducesRows = requires { Kernel::kReducesRows; };
 
   template <exec::KernelContext Ctx>
   MORI_EP_HD void operator()(Ctx& ctx) const {

@@ -30,23 +30,21 @@ struct TokenRange {
 static_assert(TokenRange::part(0, 10, 0, 4).count() == 2 && TokenRange::part(0, 10, 3, 4).end == 10);
 static_assert(TokenRange::part(5, 3, 1, 4).begin == 5 && TokenRange::part(5, 3, 1, 4).end == 6);
 
-//! @brief How the warps of a block share the tokens of a run: groups of `parts` warps take a token each in turn, and the
-//!        warps of a group share its row. Few tokens: many warps per row, so that a small batch uses all of them.
+//! @brief How `warps` warps of a block share tokens: groups of `parts` warps take every groups-th token, and the warps of
+//!        a group share its row: `wanted` of them, more when there are too few tokens to use all.
 struct WarpShare {
   std::int32_t group, groups, part, parts;
-  //! @brief Warps left over (group == groups) have no token.
-  static MORI_EP_HD constexpr WarpShare of(std::int32_t warp, std::int32_t warps, std::int32_t tokens) noexcept {
-    std::int32_t const parts = tokens > 0 && tokens < warps ? warps / tokens : 1;
+  //! @brief Warps left over (group >= groups) have no token.
+  static MORI_EP_HD constexpr WarpShare of(std::int32_t warp, std::int32_t warps, std::int32_t tokens,
+                                           std::int32_t wanted) noexcept {
+    std::int32_t parts = wanted < warps ? wanted : warps;
+    if (tokens > 0 && tokens * parts < warps) parts = warps / tokens;
     return {warp / parts, warps / parts, warp % parts, parts};
   }
-  //! @brief This warp's tokens of a run.
-  [[nodiscard]] MORI_EP_HD constexpr TokenRange of_run(TokenRange run) const noexcept {
-    if (group >= groups) return {run.end, run.end};
-    return TokenRange::part(run.begin, run.count(), group, groups);
-  }
 };
-static_assert(WarpShare::of(15, 16, 4).group == 3 && WarpShare::of(15, 16, 4).parts == 4);
-static_assert(WarpShare::of(15, 16, 3).group == 3 && WarpShare::of(15, 16, 3).groups == 3);
+static_assert(WarpShare::of(15, 16, 4, 1).group == 3 && WarpShare::of(15, 16, 4, 1).parts == 4);
+static_assert(WarpShare::of(15, 16, 3, 1).group == 3 && WarpShare::of(15, 16, 3, 1).groups == 3);
+static_assert(WarpShare::of(13, 14, 100, 28).parts == 14 && WarpShare::of(13, 14, 100, 28).groups == 1);
 
 //! @brief This thread's number in its block, and how many there are.
 template <class Ctx>
