@@ -39,11 +39,11 @@ void for_each_phase(const Phases& phases, F&& f) {
 //! a copy.
 struct MixCeilings {
   double dispatch, combine, pair;
-  MixCeilings(const Row& row, const Ceiling& ceiling) {
+  MixCeilings(const Row& row, const Ceilings& ceilings) {
     const Phases& p = row.mori.phases;
-    double const d = p.dispatch.bytes / ceiling.read1_write5_gbps();
+    double const d = p.dispatch.bytes / ceilings.read1_write5();
     double const c =
-        (p.combine.bytes - row.staging_bytes) / ceiling.read5_write1_gbps() + row.staging_bytes / ceiling.gbps();
+        (p.combine.bytes - row.staging_bytes) / ceilings.read5_write1() + row.staging_bytes / ceilings.gbps();
     dispatch = ratio(p.dispatch.bytes, d);
     combine = ratio(p.combine.bytes, c);
     pair = ratio(p.dispatch.bytes + p.combine.bytes, d + c);
@@ -85,13 +85,20 @@ std::string compiler() {
 #endif
 }
 
+std::string blocks_text(const mori_ep::launch::LaunchParams& launch) {
+  return std::to_string(launch.block_num) + "x" + std::to_string(launch.warp_per_block);
+}
+
 std::vector<Cells> run_table(const Report& report) {
-  double const ceiling = report.ceiling->gbps();
-  bool const staged = report.rows.front().config.external;
+  double const ceiling = report.ceilings->gbps();
+  bool const staged = report.rows.front().config.external, gpu = report.devices.has_value();
   Cells head = kConfigHead;
+  if (gpu) append(head, {"|", "blocks", "floor us"});
   for (const char* phase : {"d", "c", "d+c"}) {
     std::string const p = phase;
-    append(head, {"|", p + " p50us", "p99us", "MB", "GB/s", "ratio", "mix"});
+    append(head, {"|", p + " p50us"});
+    if (gpu) append(head, {"over", "min"});
+    append(head, {"p99us", "MB", "GB/s", "ratio", "mix"});
   }
   append(head, {"|", "MiB/rank", "foot"});
   if (staged) head.push_back("staged MB");
@@ -99,9 +106,13 @@ std::vector<Cells> run_table(const Report& report) {
   std::vector<Cells> table = {head};
   for (auto const& row : report.rows) {
     Cells cells = config_cells(row.config);
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
+    double const floor = percentile(row.mori.floor_us, 50);
+    if (gpu) append(cells, {"|", blocks_text(row.mori.launch), fixed(floor, 1)});
     for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
-      append(cells, {"|", fixed(p.p50_us(), 1), fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), 2),
+      append(cells, {"|", fixed(p.p50_us(), 1)});
+      if (gpu) append(cells, {fixed(p.p50_us() - floor, 1), fixed(p.min_us(), 1)});
+      append(cells, {fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), gpu ? 0 : 2),
                      fixed(ratio(p.gbps(), ceiling), 3), fixed(ratio(p.gbps(), mix.of(name)), 3)});
     });
     append(
@@ -123,7 +134,7 @@ std::vector<Cells> mpi_table(const Report& report) {
   }
   append(head, {"|", "foot", "check", "MPI check"});
   std::vector<Cells> table = {head};
-  double const ceiling = report.ceiling->gbps();
+  double const ceiling = report.ceilings->gbps();
   for (auto const& row : report.rows) {
     Cells cells = config_cells(row.config);
     Phases const& mpi = row.mpi->phases;
@@ -144,18 +155,28 @@ std::vector<Cells> mpi_table(const Report& report) {
   return table;
 }
 
+std::string where_text(const Report& report) {
+  const Config& c = report.rows.front().config;
+  if (!report.devices) return " on the host, " + std::to_string(c.world) + " ranks as threads";
+  const Devices& d = *report.devices;
+  return " on " + c.exec + ", " + std::to_string(c.world) + " ranks on " + std::to_string(d.used) + " x " + d.name +
+         (c.graph ? ", graph replay" : ", eager launches") + (c.cold ? ", cold cache" : ", warm cache");
+}
+
 void print_table(std::ostream& out, const Report& report) {
   const Config& c = report.rows.front().config;
   const Machine& m = report.machine;
-  out << "# ep_bench " << version() << ": " << c.schedule << " on the host, " << c.world << " ranks as threads, "
+  out << "# ep_bench " << version() << ": " << c.schedule << where_text(report) << ", "
       << (c.external ? "combine input staged" : "zero-copy combine") << ", " << c.iterations << " iterations after "
       << c.warmup << ", seed " << report.seed << '\n'
       << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
-      << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE << '\n'
-      << "# ceiling: memcpy with " << report.ceiling->threads() << " threads of "
-      << (report.ceiling->bytes_per_thread() >> 20) << " MiB each: " << fixed(report.ceiling->gbps(), 2)
-      << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceiling->read1_write5_gbps(), 2)
-      << ", 5 read 1 written " << fixed(report.ceiling->read5_write1_gbps(), 2) << '\n';
+      << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE;
+  if (report.devices)
+    out << "; driver for CUDA " << report.devices->driver << ", runtime " << report.devices->runtime;
+  out << '\n'
+      << "# ceiling: " << report.ceilings->how << ": " << fixed(report.ceilings->gbps(), 2)
+      << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceilings->read1_write5(), 2)
+      << ", 5 read 1 written " << fixed(report.ceilings->read5_write1(), 2) << '\n';
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
@@ -177,7 +198,7 @@ void print_table(std::ostream& out, const Report& report) {
 }
 
 void print_csv(std::ostream& out, const Report& report) {
-  bool const mpi = !report.mpi.empty();
+  bool const mpi = !report.mpi.empty(), gpu = report.devices.has_value();
   out << "world,tokens,hidden,topk,experts,dtype,schedule,routing,combine_input,iterations,seed";
   auto const heads = [&](const std::string& prefix) {
     for (const char* phase : {"dispatch", "combine", "pair"})
@@ -187,8 +208,14 @@ void print_csv(std::ostream& out, const Report& report) {
   heads("");
   if (mpi) heads("mpi_");
   if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
-  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check\n";
-  double const ceiling = report.ceiling->gbps();
+  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check";
+  if (gpu) {
+    out << ",exec,devices,graph,l2,blocks,warps,device,driver,runtime,floor_us";
+    for (const char* phase : {"dispatch", "combine", "pair"})
+      out << ',' << phase << "_min_us," << phase << "_over_floor_us";
+  }
+  out << '\n';
+  double const ceiling = report.ceilings->gbps();
   auto const fixed = [](double value, int digits) { return std::isnan(value) ? "" : ep_bench::fixed(value, digits); };
   auto const figures = [&](const Phases& phases, const MixCeilings& mix) {
     for_each_phase(phases, [&](const char* name, const Phase& p) {
@@ -206,7 +233,7 @@ void print_csv(std::ostream& out, const Report& report) {
     out << c.world << ',' << c.tokens << ',' << c.hidden << ',' << c.topk << ',' << c.experts << ',' << c.dtype << ','
         << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy") << ','
         << c.iterations << ',' << c.seed;
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
     figures(row.mori.phases, mix);
     if (mpi) {
       figures(row.mpi->phases, mix);
@@ -218,8 +245,18 @@ void print_csv(std::ostream& out, const Report& report) {
       out << ',' << quoted(row.mpi->check);
     }
     out << ',' << fixed(row.staging_bytes, 0) << ',' << row.footprint.bytes << ',' << row.footprint.contract_bytes
-        << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceiling->read1_write5_gbps(), 4) << ','
-        << fixed(report.ceiling->read5_write1_gbps(), 4) << ',' << quoted(row.mori.check) << '\n';
+        << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceilings->read1_write5(), 4) << ','
+        << fixed(report.ceilings->read5_write1(), 4) << ',' << quoted(row.mori.check);
+    if (gpu) {
+      double const floor = percentile(row.mori.floor_us, 50);
+      out << ',' << c.exec << ',' << c.devices << ',' << c.graph << ',' << (c.cold ? "cold" : "warm") << ','
+          << row.mori.launch.block_num << ',' << row.mori.launch.warp_per_block << ',' << quoted(report.devices->name)
+          << ',' << report.devices->driver << ',' << report.devices->runtime << ',' << fixed(floor, 3);
+      for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+        out << ',' << fixed(p.min_us(), 3) << ',' << fixed(p.p50_us() - floor, 3);
+      });
+    }
+    out << '\n';
   }
 }
 
@@ -241,13 +278,13 @@ Json phases_json(const Phases& phases, double ceiling, const MixCeilings& mix) {
 
 void print_json(std::ostream& out, const Report& report) {
   const Machine& m = report.machine;
-  double const ceiling = report.ceiling->gbps();
+  double const ceiling = report.ceilings->gbps();
   Json results = Json::array();
   for (auto const& row : report.rows) {
     const Config& c = row.config;
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
     Json result = {{"config",
-                    {{"exec", "host"},
+                    {{"exec", c.exec},
                      {"world", c.world},
                      {"tokens", c.tokens},
                      {"hidden", c.hidden},
@@ -269,6 +306,22 @@ void print_json(std::ostream& out, const Report& report) {
                                      static_cast<double>(row.footprint.contract_bytes))}}},
                    {"staging_bytes", row.staging_bytes},
                    {"phases", phases_json(row.mori.phases, ceiling, mix)}};
+    if (report.devices) {
+      auto& config = result["config"];
+      config["devices"] = c.devices;
+      config["graph"] = c.graph;
+      config["l2"] = c.cold ? "cold" : "warm";
+      config["blocks"] = row.mori.launch.block_num;
+      config["warps"] = row.mori.launch.warp_per_block;
+      auto const& floor = row.mori.floor_us;
+      result["floor_us"] = percentile(floor, 50);
+      result["floor"] = {{"p99_us", percentile(floor, 99)}, {"min_us", percentile(floor, 0)}, {"samples_us", floor}};
+      for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
+        if (p.samples_us.empty()) return;
+        result["phases"][name]["min_us"] = p.min_us();
+        result["phases"][name]["over_floor_us"] = p.p50_us() - percentile(floor, 50);
+      });
+    }
     if (row.mpi) {
       result["mpi"] = {{"check", row.mpi->check}, {"phases", phases_json(row.mpi->phases, ceiling, mix)}};
       auto const over = [](const Phase& a, const Phase& b) { return ratio(a.p50_us(), b.p50_us()); };
@@ -304,14 +357,23 @@ void print_json(std::ostream& out, const Report& report) {
                    {"flags", report.flags},
                    {"seed", report.seed},
                    {"ceiling",
-                    {{"threads", report.ceiling->threads()},
-                     {"bytes_per_thread", report.ceiling->bytes_per_thread()},
+                    {{report.devices ? "devices" : "threads", report.ceilings->copiers},
+                     {report.devices ? "bytes_per_device" : "bytes_per_thread", report.ceilings->bytes_each},
                      {"gbps", ceiling},
-                     {"samples_gbps", report.ceiling->samples_gbps()}}},
+                     {"samples_gbps", report.ceilings->memcpy_gbps}}},
                    {"ceilings",
                     {{"memcpy_gbps", ceiling},
-                     {"read1_write5_gbps", report.ceiling->read1_write5_gbps()},
-                     {"read5_write1_gbps", report.ceiling->read5_write1_gbps()}}}};
+                     {"read1_write5_gbps", report.ceilings->read1_write5()},
+                     {"read5_write1_gbps", report.ceilings->read5_write1()}}}};
+  if (auto const& d = report.devices)
+    document["devices"] = {{"name", d->name},
+                           {"used", d->used},
+                           {"visible", d->visible},
+                           {"driver", d->driver},
+                           {"runtime", d->runtime},
+                           {"multiprocessors", d->units},
+                           {"l2_bytes", d->cache_bytes},
+                           {"memory_bytes", d->memory_bytes}};
   if (!report.mpi.empty()) document["mpi"] = report.mpi;
   document["results"] = results;
   out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+//! @file What the machine moves at best: the figures that every rate of the report is compared with.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "stats.hpp"
+
+namespace ep_bench {
+
+//! @brief Samples in 10^9 bytes per second, read + written.
+struct Ceilings {
+  std::string how;  //!< what copied how much, in a few words
+  int copiers = 0;  //!< threads, or devices
+  std::size_t bytes_each = 0;
+  std::vector<double> memcpy_gbps, read1_write5_gbps, read5_write1_gbps;
+
+  //! @brief Of memcpy, which every `ratio` is to.
+  [[nodiscard]] double gbps() const { return percentile(memcpy_gbps, 50); }
+  [[nodiscard]] double read1_write5() const { return percentile(read1_write5_gbps, 50); }
+  [[nodiscard]] double read5_write1() const { return percentile(read5_write1_gbps, 50); }
+};
+
+}  // namespace ep_bench
