@@ -15,6 +15,7 @@ struct Ceilings {
   std::string how;  //!< what copied how much, in a few words
   int copiers = 0;  //!< threads, or devices
   std::size_t bytes_each = 0;
+  std::string read1_write5_how, read5_write1_how;  //!< the loops that were best, where there was a choice
   std::vector<double> memcpy_gbps, read1_write5_gbps, read5_write1_gbps;
 
   //! @brief Of memcpy, which every `ratio` is to.

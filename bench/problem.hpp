@@ -36,9 +36,9 @@ struct Config {
   int warmup = 0;
   std::uint64_t seed = 0;
   std::string exec = "host";
-  int devices = 0;    //!< of the first so many, rank r is on r * devices / world; 0 on the host
-  bool graph = false; //!< phases are replayed graphs
-  bool cold = false;  //!< the second-level cache is swept before each phase
+  int devices = 0;     //!< of the first so many, rank r is on r * devices / world; 0 on the host
+  bool graph = false;  //!< phases are replayed graphs
+  bool cold = false;   //!< the second-level cache is swept before each phase
 
   [[nodiscard]] bool on_host() const noexcept { return exec == "host"; }
   //! @brief A call may bring none, but an operator is made for at least one.

@@ -171,12 +171,14 @@ void print_table(std::ostream& out, const Report& report) {
       << c.warmup << ", seed " << report.seed << '\n'
       << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
       << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE;
-  if (report.devices)
-    out << "; driver for CUDA " << report.devices->driver << ", runtime " << report.devices->runtime;
+  if (report.devices) out << "; driver for CUDA " << report.devices->driver << ", runtime " << report.devices->runtime;
   out << '\n'
       << "# ceiling: " << report.ceilings->how << ": " << fixed(report.ceilings->gbps(), 2)
       << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceilings->read1_write5(), 2)
       << ", 5 read 1 written " << fixed(report.ceilings->read5_write1(), 2) << '\n';
+  if (auto const& best = *report.ceilings; !best.read1_write5_how.empty())
+    out << "# row loops: 1 read 5 written by " << best.read1_write5_how << "; 5 read 1 written by "
+        << best.read5_write1_how << '\n';
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
@@ -365,6 +367,10 @@ void print_json(std::ostream& out, const Report& report) {
                     {{"memcpy_gbps", ceiling},
                      {"read1_write5_gbps", report.ceilings->read1_write5()},
                      {"read5_write1_gbps", report.ceilings->read5_write1()}}}};
+  if (report.devices) {
+    document["ceilings"]["read1_write5_how"] = report.ceilings->read1_write5_how;
+    document["ceilings"]["read5_write1_how"] = report.ceilings->read5_write1_how;
+  }
   if (auto const& d = report.devices)
     document["devices"] = {{"name", d->name},
                            {"used", d->used},
@@ -390,60 +396,6 @@ void print(std::ostream& out, const Report& report, Format format) {
     case Format::json:
       return print_json(out, report);
   }
-}
-
-void explain(std::ostream& out) {
-  out << R"(What is timed
-  Every rank is a thread that enqueues on its stream and waits for it. Before each timed phase all ranks meet; one
-  iteration takes from the first rank's start to the last rank's end, so skew between ranks is inside.
-  d     dispatch alone: all ranks meet again before the combine that follows
-  c     combine alone; the experts' rows lie in the registered buffer (zero-copy), or with --external in a buffer of
-        the caller's, from which combine stages them: the copy is inside the time
-  d+c   dispatch and combine back to back, enqueued together, nothing in between (experts take no time here)
-
-Columns of `run`
-  tokens     tokens of each rank; hidden, topk, experts (all ranks'), dtype, routing as asked for
-  p50us      median over iterations, microseconds; p99us: 99th percentile (the largest, under 100 iterations)
-  MB         payload bytes of all ranks, 10^6; ids and weights travel too, and are not counted
-               d: (tokens with a destination, read once + rows written) x row bytes
-               c: (rows read + tokens written) x row bytes; --external: + staged MB
-               d+c: their sum
-             a token is one row for each distinct rank among its experts
-  GB/s       MB over p50us, 10^9 bytes per second, read + written
-  ratio      GB/s over the ceiling
-  mix        GB/s over what the row loops give for the phase's own mix of reads and writes, byte by byte:
-               d: 1 read 5 written; c: 5 read 1 written, --external: staging as memcpy; d+c: each part in its loop
-             few tokens have exactly five destinations: 1 is near the bound, not the bound
-  ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
-             last-level cache where memory allows; bytes counted read + written; median of the samples taken before
-             and after all configurations, in this run
-  row loops  the same threads, memory and counting: rows of one place to five others, and of five (xor of their words)
-             to one; prefetch and streaming stores, no conversion, no signals. memcpy reads as much as it writes
-  MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
-             combine, with weights, ids and positions)
-  staged MB  with --external: each received row read once and written once, part of c and d+c
-  check      ok, or FAILED; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
-
-Columns of `mpi-baseline`
-  us         p50 of mori_ep and of MPI, measured in turn in the same run; ratio: GB/s over the ceiling, with the same
-             bytes for both; mori/MPI: mori_ep's time over MPI's (0.2 is a fifth)
-  MPI        d: count rows, MPI_Alltoall of counts, pack rows by destination rank, MPI_Alltoallv of rows and of
-             ids + weights + positions, unpack those (rows arrive where they are wanted: no copy)
-             c: MPI_Alltoallv of rows (the experts wrote where it sends from: no copy), then sum in fp32 with one
-             rounding, by mori_ep's own vectorised loop
-             buffers are allocated and touched before; one row is one MPI datatype
-             MPI processes sleep while mori_ep's 8 threads are timed
-
-What is checked, before and after timing
-  Every element of every row, id, weight, source position, row order and count after dispatch, bit by bit; every element
-  of every output against a double-precision sum computed from the routes alone, within the roundings that the element
-  type makes unavoidable; that inputs were not written. Rows spell their rank and token; expert e answers
-  weight x (1 + e / experts) x (row rotated by e elements). The loop is followed by one more, untimed, whose outputs are
-  checked as well.
-
-Exit codes
-  0 all checks ok, 1 wrong data or an error of the library, 2 usage (bad option or combination, or too little memory)
-)";
 }
 
 std::string version() {

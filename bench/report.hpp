@@ -29,8 +29,8 @@ struct Row {
 struct Report {
   Machine machine;
   std::optional<Devices> devices;  //!< where the ranks ran, if not on the host
-  std::string flags;  //!< the command line
-  std::string mpi;    //!< the MPI library, when there is a comparison with it
+  std::string flags;               //!< the command line
+  std::string mpi;                 //!< the MPI library, when there is a comparison with it
   std::uint64_t seed = 0;
   bool per_rank = false;
   const Ceilings* ceilings = nullptr;

@@ -16,9 +16,9 @@ namespace ep_bench {
 //! @brief What came of one configuration.
 struct Outcome {
   Phases phases;
-  std::vector<double> floor_us;  //!< samples of empty kernels launched as the phases are; none on the host
+  std::vector<double> floor_us;          //!< samples of empty kernels launched as the phases are; none on the host
   mori_ep::launch::LaunchParams launch;  //!< in force, where it is known
-  std::string check;  //!< "ok", or what differs
+  std::string check;                     //!< "ok", or what differs
   [[nodiscard]] bool ok() const { return check == "ok"; }
 };
 

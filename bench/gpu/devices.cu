@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +19,8 @@ using namespace gpu;
 using mori_ep::exec::gpu::Target;
 using mori_ep::exec::gpu::Vec16;
 
-constexpr std::size_t kPlaceBytes = std::size_t{512} << 20;
-constexpr int kPlaces = 6;
+constexpr std::size_t kPlaceBytes = GpuCeilings::kPlaceBytes;
+constexpr int kPlaces = GpuCeilings::kPlaces;
 
 __global__ void fill(std::uint32_t* memory, std::size_t words) {
   auto const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
@@ -100,13 +101,21 @@ class Yardstick {
               "copying");
     });
   }
-  [[nodiscard]] std::vector<double> read1_write5_gbps() {
-    return best({kernel(read1_write5<false, 1>, 1), kernel(read1_write5<false, 2>, 2), kernel(read1_write5<false, 4>, 4),
-                 kernel(read1_write5<true, 1>, 1), kernel(read1_write5<true, 2>, 2), kernel(read1_write5<true, 4>, 4)});
+  [[nodiscard]] std::vector<double> read1_write5_gbps(std::string& how) {
+    return best({{read1_write5<false, 1>, false, 1},
+                 {read1_write5<false, 2>, false, 2},
+                 {read1_write5<false, 4>, false, 4},
+                 {read1_write5<true, 1>, true, 1},
+                 {read1_write5<true, 2>, true, 2},
+                 {read1_write5<true, 4>, true, 4}},
+                how);
   }
-  [[nodiscard]] std::vector<double> read5_write1_gbps() {
-    return best({kernel(read5_write1<false, 1>, 1), kernel(read5_write1<false, 2>, 2), kernel(read5_write1<true, 1>, 1),
-                 kernel(read5_write1<true, 2>, 2)});
+  [[nodiscard]] std::vector<double> read5_write1_gbps(std::string& how) {
+    return best({{read5_write1<false, 1>, false, 1},
+                 {read5_write1<false, 2>, false, 2},
+                 {read5_write1<true, 1>, true, 1},
+                 {read5_write1<true, 2>, true, 2}},
+                how);
   }
 
  private:
@@ -114,12 +123,12 @@ class Yardstick {
   using Kernel = void (*)(Vec16*, std::size_t, std::size_t);
   struct Variant {
     Kernel kernel;
+    bool streams;
     int unroll;
   };
-  static Variant kernel(Kernel k, int unroll) { return {k, unroll}; }
 
   //! The samples of the variant and geometry with the best median.
-  [[nodiscard]] std::vector<double> best(const std::vector<Variant>& variants) {
+  [[nodiscard]] std::vector<double> best(const std::vector<Variant>& variants, std::string& how) {
     std::vector<double> found;
     double best_gbps = 0;
     for (auto const& v : variants)
@@ -141,6 +150,8 @@ class Yardstick {
           if (double const gbps = percentile(samples, 50); gbps > best_gbps) {
             best_gbps = gbps;
             found = std::move(samples);
+            how = std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, " +
+                  std::to_string(v.unroll) + " vectors at once, " + (v.streams ? "streaming" : "plain") + " access";
           }
         }
       }
@@ -186,7 +197,7 @@ Devices open_devices(int used, int world) {
   if (error != mori_ep::exec::gpu::kRtSuccess || visible == 0)
     throw NoDevice(std::string("--exec ") + Machine::kName + ": no device to run on (" +
                    (visible == 0 && error == mori_ep::exec::gpu::kRtSuccess ? "none is visible"
-                                                                           : MORI_EP_RT(GetErrorString)(error)) +
+                                                                            : MORI_EP_RT(GetErrorString)(error)) +
                    "). Run on a machine with a GPU and its driver, or give --exec host.");
   if (used > visible || used > world)
     throw UsageError("--devices is " + std::to_string(used) + ", limit " + std::to_string(std::min(visible, world)) +
@@ -206,7 +217,14 @@ Devices open_devices(int used, int world) {
           .memory_bytes = static_cast<std::int64_t>(p.totalGlobalMem)};
 }
 
-GpuCeilings::GpuCeilings(int devices) {
+struct GpuCeilings::Yardsticks {
+  std::vector<std::unique_ptr<Yardstick>> of_device;
+};
+
+GpuCeilings::GpuCeilings(int devices) : yardsticks_(std::make_shared<Yardsticks>()) {
+  for (int device = 0; device < devices; ++device)
+    yardsticks_->of_device.push_back(std::make_unique<Yardstick>(device));
+  set_device(0);
   copiers = devices;
   bytes_each = kPlaces / 2 * kPlaceBytes;
   how = "device-to-device copy of " + std::to_string(bytes_each >> 20) + " MiB";
@@ -220,10 +238,11 @@ void GpuCeilings::measure() {
     for (std::size_t i = 0; i < samples.size(); ++i) sums[i] += samples[i];
   };
   for (int device = 0; device < copiers; ++device) {
-    Yardstick yardstick(device);
+    set_device(device);
+    Yardstick& yardstick = *yardsticks_->of_device[static_cast<std::size_t>(device)];
     add(copies, yardstick.memcpy_gbps());
-    add(writes, yardstick.read1_write5_gbps());
-    add(reads, yardstick.read5_write1_gbps());
+    add(writes, yardstick.read1_write5_gbps(read1_write5_how));
+    add(reads, yardstick.read5_write1_gbps(read5_write1_how));
   }
   set_device(0);
   memcpy_gbps.insert(memcpy_gbps.end(), copies.begin(), copies.end());

@@ -2,7 +2,9 @@
 //! @file The same measurements with all ranks on GPUs: what the rest of ep_bench sees, free of the runtime's headers.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 
@@ -20,10 +22,10 @@ struct NoDevice : std::runtime_error {
 //! @brief The devices that a run uses.
 struct Devices {
   int used = 0, visible = 0;
-  std::string name;             //!< of the first
-  std::string driver, runtime;  //!< versions; the driver's is of the newest runtime that it serves
-  int units = 0;                //!< multiprocessors
-  std::int64_t cache_bytes = 0; //!< second level
+  std::string name;              //!< of the first
+  std::string driver, runtime;   //!< versions; the driver's is of the newest runtime that it serves
+  int units = 0;                 //!< multiprocessors
+  std::int64_t cache_bytes = 0;  //!< second level
   std::int64_t memory_bytes = 0;
 };
 
@@ -39,8 +41,14 @@ void check_device_memory(const Problem& problem);
 //! @brief Samples the copy engine's copy and plain kernels, on each device by itself; devices add up.
 class GpuCeilings : public Ceilings {
  public:
+  static constexpr std::size_t kPlaceBytes = std::size_t{512} << 20;
+  static constexpr int kPlaces = 6;  //!< as many as such a kernel reads and writes
   explicit GpuCeilings(int devices);
   void measure();
+
+ private:
+  struct Yardsticks;
+  std::shared_ptr<Yardsticks> yardsticks_;  // kept, since what memory moves depends on where it lies
 };
 
 //! @brief Verifies, times, verifies again.

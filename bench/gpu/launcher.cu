@@ -72,8 +72,8 @@ Launcher::Launcher(int world, int devices, bool sweeps)
 
 Launcher::Enqueue Launcher::empty_kernels(const mori_ep::launch::LaunchParams& geometry) {
   return [geometry](int, Stream stream) {
-    empty<<<static_cast<unsigned>(geometry.block_num), static_cast<unsigned>(geometry.warp_per_block * Target::lanes), 0,
-            stream>>>();
+    empty<<<static_cast<unsigned>(geometry.block_num), static_cast<unsigned>(geometry.warp_per_block * Target::lanes),
+            0, stream>>>();
     require(MORI_EP_RT(GetLastError)(), "launching an empty kernel");
   };
 }
@@ -118,7 +118,7 @@ void Launcher::sweep() {
     auto const& words = swept_[static_cast<std::size_t>(device)];
     read_all<<<1024, 512>>>(words.data(), words.size());
     require(MORI_EP_RT(GetLastError)(), "sweeping the cache");
-    require(MORI_EP_RT(DeviceSynchronize)(), "sweeping the cache");
+    finish();
   }
   set_device(0);
 }

@@ -31,8 +31,8 @@ constexpr std::int64_t kTimeoutMs = 5000;
 template <class T>
 class Rank {
  public:
-  using Ep = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode,
-                                        mori_ep::quant::None<T>, Machine>;
+  using Ep = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode, mori_ep::quant::None<T>,
+                                        Machine>;
 
   //! Collective over `comm`; the rank's device is current.
   Rank(const Problem& problem, const mori_ep::Communicator& comm)
@@ -53,8 +53,8 @@ class Rank {
     if (!config_.external) return;
     external_ = DeviceBuffer<T>(expected_rows() * hidden());
     if (external_.size() > 0)
-      outputs_.input = mori_ep::TensorView<const T>(external_.data(), static_cast<std::int64_t>(expected_rows()),
-                                                    config_.hidden);
+      outputs_.input =
+          mori_ep::TensorView<const T>(external_.data(), static_cast<std::int64_t>(expected_rows()), config_.hidden);
   }
 
   void dispatch(Stream stream) {
@@ -84,7 +84,9 @@ class Rank {
   }
   void poison_output() { poison(y_.data(), y_.bytes()); }
 
-  [[nodiscard]] std::string check_dispatched(const Verifier<T>& verifier) { return verifier.check_dispatched(rank_, fetch()); }
+  [[nodiscard]] std::string check_dispatched(const Verifier<T>& verifier) {
+    return verifier.check_dispatched(rank_, fetch());
+  }
   //! What the last fetched rows are answered with; they stay, so every combine of the loop has the same result.
   void apply_experts(const Verifier<T>& verifier) {
     verifier.apply_experts(rank_, received_, host_rows_.data());  // in place: a row is read before it is written
@@ -222,7 +224,8 @@ class Session {
  private:
   //! One dispatch, the experts, one combine, all of it checked.
   std::string verify(const Verifier<T>& verifier) {
-    if (auto wrong = on_all([&](Rank<T>& r) { return r.prepare(verifier), std::string(); }); !wrong.empty()) return wrong;
+    if (auto wrong = on_all([&](Rank<T>& r) { return r.prepare(verifier), std::string(); }); !wrong.empty())
+      return wrong;
     launcher_.run(dispatch_);
     auto wrong = on_all([&](Rank<T>& r) { return r.check_dispatched(verifier); });
     if (!wrong.empty()) return wrong;
@@ -253,6 +256,7 @@ class Session {
             complaints[r] = s.message();
           else
             complaints[r] = f(*ranks_[r]);
+          finish();
         } catch (const std::exception& error) {
           complaints[r] = error.what();
         }
@@ -278,7 +282,8 @@ void check_device_memory(const Problem& problem) {
   const Config& c = problem.config();
   std::size_t needed = 0;
   for (int device = 0; device < c.devices; ++device) {
-    needed = std::size_t{1} << 29;  // the swept memory, code and the runtime's own
+    // The swept memory, code and the runtime's own come on top.
+    needed = GpuCeilings::kPlaces * GpuCeilings::kPlaceBytes + (std::size_t{1} << 29);
     for (int rank = 0; rank < c.world; ++rank)
       if (rank * c.devices / c.world == device)
         needed += footprint(c).bytes +

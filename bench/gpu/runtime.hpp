@@ -38,8 +38,9 @@ inline void set_device(int device) { require(MORI_EP_RT(SetDevice)(device), "cho
 class Event {
  public:
   explicit Event(bool timed) {
-    require(MORI_EP_RT(EventCreateWithFlags)(&handle_, timed ? MORI_EP_RT(EventDefault) : MORI_EP_RT(EventDisableTiming)),
-            "creating an event");
+    require(
+        MORI_EP_RT(EventCreateWithFlags)(&handle_, timed ? MORI_EP_RT(EventDefault) : MORI_EP_RT(EventDisableTiming)),
+        "creating an event");
   }
   Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   Event& operator=(Event&&) = delete;
@@ -91,7 +92,8 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
-//! @brief Host thread, at once, either direction; nothing when there is nothing.
+//! @brief Host thread, either direction; nothing when there is nothing. Other streams see the end of it, as of `poison`,
+//!        after a `finish`.
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) require(MORI_EP_RT(Memcpy)(to, from, bytes, MORI_EP_RT(MemcpyDefault)), "copying");
 }
@@ -99,5 +101,7 @@ inline void copy(void* to, const void* from, std::size_t bytes) {
 inline void poison(void* memory, std::size_t bytes) {
   if (bytes > 0) require(MORI_EP_RT(Memset)(memory, 0xff, bytes), "poisoning");
 }
+//! @brief Waits for everything on the current device.
+inline void finish() { require(MORI_EP_RT(DeviceSynchronize)(), "waiting for a device"); }
 
 }  // namespace ep_bench::gpu
