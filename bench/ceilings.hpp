@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stats.hpp"
@@ -15,7 +16,10 @@ struct Ceilings {
   std::string how;  //!< what copied how much, in a few words
   int copiers = 0;  //!< threads, or devices
   std::size_t bytes_each = 0;
-  std::string read1_write5_how, read5_write1_how;  //!< the loops that were best, where there was a choice
+  //! What a loop was, and its median. Where there is a choice, the loops' samples are those of the best.
+  using Tried = std::vector<std::pair<std::string, double>>;
+  std::string read1_write5_how, read5_write1_how;
+  Tried read1_write5_tried, read5_write1_tried;  //!< the last time
   std::vector<double> memcpy_gbps, read1_write5_gbps, read5_write1_gbps;
 
   //! @brief Of memcpy, which every `ratio` is to.

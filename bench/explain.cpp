@@ -13,10 +13,10 @@ void explain(std::ostream& out) {
   d+c   dispatch and combine back to back, enqueued together, nothing in between (experts take no time here)
 
 What is timed, with --exec cuda
-  One thread launches for all ranks; each rank has a stream of its own. One iteration takes, on the devices' clock, from a
-  start event on one stream, which all ranks' streams then wait for, to an end event that waits for all of them: the last
-  rank's end. A kernel of one thread holds that stream back until all is enqueued, so the host's time to launch is not
-  inside; the wait of streams for each other, and the start of kernels, is.
+  One thread launches for all ranks; each rank has a stream of its own. One iteration takes, on the first device's
+  clock, from a start event on one stream, which all ranks' streams then wait for, to an end event that waits for all of
+  them: the last rank's end. A kernel of one thread holds that one stream back until all is enqueued, so the host's time
+  to launch is not inside; the wait of streams for each other, and the start of kernels, is.
   d, c, d+c  as above; --graph: each is one graph, captured over the same streams, and the start and end events stand
              before and after its launch
   floor      empty kernels, one for each rank, launched in the very same way with the operator's blocks and warps, once
@@ -26,6 +26,7 @@ What is timed, with --exec cuda
              written back while the phase runs. --l2 warm: phases follow each other as they are, which for few tokens
              finds everything in the cache
   --devices  rank r runs on device r * devices / world
+  --per-rank says what each rank received; times of single ranks are not taken
 
 Columns of `run`
   tokens     tokens of each rank; hidden, topk, experts (all ranks'), dtype, routing as asked for
@@ -43,7 +44,8 @@ Columns of `run`
   ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
              last-level cache where memory allows; bytes counted read + written; median of the samples taken before
              and after all configurations, in this run
-               cuda: the copy engine's copy of 1536 MiB in one device's memory; devices measured in turn, added up
+               cuda: the runtime's copy of 1 GiB in one device's memory, at the best of several distances between
+               source and target; devices measured in turn, added up
   row loops  the same threads, memory and counting: rows of one place to five others, and of five (xor of their words)
              to one; prefetch and streaming stores, no conversion, no signals. memcpy reads as much as it writes
                cuda: kernels that move 16-byte vectors between six places of 512 MiB each, and do nothing else; the
@@ -69,7 +71,8 @@ What is checked, before and after timing
   of every output against a double-precision sum computed from the routes alone, within the roundings that the element
   type makes unavoidable; that inputs were not written. Rows spell their rank and token; expert e answers
   weight x (1 + e / experts) x (row rotated by e elements). The loop is followed by one more, untimed, whose outputs are
-  checked as well.
+  checked as well; with --exec cuda so are its rows, what it writes to is overwritten first, and all is copied back to
+  the host's checks; with --graph it is the graphs that are checked.
 
 Exit codes
   0 all checks ok, 1 wrong data or an error of the library, 2 usage (bad option or combination, or too little memory),

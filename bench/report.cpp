@@ -171,7 +171,7 @@ void print_table(std::ostream& out, const Report& report) {
       << c.warmup << ", seed " << report.seed << '\n'
       << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
       << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE;
-  if (report.devices) out << "; driver for CUDA " << report.devices->driver << ", runtime " << report.devices->runtime;
+  if (report.devices) out << "; driver " << report.devices->driver << ", runtime " << report.devices->runtime;
   out << '\n'
       << "# ceiling: " << report.ceilings->how << ": " << fixed(report.ceilings->gbps(), 2)
       << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceilings->read1_write5(), 2)
@@ -370,6 +370,11 @@ void print_json(std::ostream& out, const Report& report) {
   if (report.devices) {
     document["ceilings"]["read1_write5_how"] = report.ceilings->read1_write5_how;
     document["ceilings"]["read5_write1_how"] = report.ceilings->read5_write1_how;
+    auto const list = [&](const char* name, const Ceilings::Tried& tried) {
+      for (auto const& [how, gbps] : tried) document["ceilings"][name].push_back({{"how", how}, {"gbps", gbps}});
+    };
+    list("read1_write5_tried", report.ceilings->read1_write5_tried);
+    list("read5_write1_tried", report.ceilings->read5_write1_tried);
   }
   if (auto const& d = report.devices)
     document["devices"] = {{"name", d->name},

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpu/gpu.hpp"
 #include "gpu/runtime.hpp"
+#include "machine.hpp"
 #include "mori_ep/exec/gpu/target.hpp"
 
 namespace ep_bench {
@@ -21,6 +23,7 @@ using mori_ep::exec::gpu::Vec16;
 
 constexpr std::size_t kPlaceBytes = GpuCeilings::kPlaceBytes;
 constexpr int kPlaces = GpuCeilings::kPlaces;
+constexpr std::size_t kCopyBytes = 2 * kPlaceBytes;
 
 __global__ void fill(std::uint32_t* memory, std::size_t words) {
   auto const stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
@@ -93,29 +96,35 @@ class Yardstick {
     require(MORI_EP_RT(GetLastError)(), "filling memory");
   }
 
+  //! The best distance between source and target: which channels of the memory both meet on depends on it.
   [[nodiscard]] std::vector<double> memcpy_gbps() {
-    constexpr std::size_t bytes = kPlaces / 2 * kPlaceBytes;
-    return sample(2.0 * static_cast<double>(bytes), [&] {
-      require(MORI_EP_RT(MemcpyAsync)(memory_.data(), memory_.data() + memory_.size() / 2, bytes,
-                                      MORI_EP_RT(MemcpyDeviceToDevice), stream_.handle()),
-              "copying");
-    });
+    std::vector<double> found;
+    for (std::size_t eighths = 16; eighths <= 8 * (kPlaces - 2); eighths += 1) {
+      std::size_t const distance = eighths * kPlaceBytes / 8 / sizeof(Vec16);
+      auto samples = sample(2.0 * kCopyBytes, [&] {
+        require(MORI_EP_RT(MemcpyAsync)(memory_.data() + distance, memory_.data(), kCopyBytes,
+                                        MORI_EP_RT(MemcpyDeviceToDevice), stream_.handle()),
+                "copying");
+      });
+      if (found.empty() || percentile(samples, 50) > percentile(found, 50)) found = std::move(samples);
+    }
+    return found;
   }
-  [[nodiscard]] std::vector<double> read1_write5_gbps(std::string& how) {
+  [[nodiscard]] std::vector<double> read1_write5_gbps(std::string& how, Ceilings::Tried& tried) {
     return best({{read1_write5<false, 1>, false, 1},
                  {read1_write5<false, 2>, false, 2},
                  {read1_write5<false, 4>, false, 4},
                  {read1_write5<true, 1>, true, 1},
                  {read1_write5<true, 2>, true, 2},
                  {read1_write5<true, 4>, true, 4}},
-                how);
+                how, tried);
   }
-  [[nodiscard]] std::vector<double> read5_write1_gbps(std::string& how) {
+  [[nodiscard]] std::vector<double> read5_write1_gbps(std::string& how, Ceilings::Tried& tried) {
     return best({{read5_write1<false, 1>, false, 1},
                  {read5_write1<false, 2>, false, 2},
                  {read5_write1<true, 1>, true, 1},
                  {read5_write1<true, 2>, true, 2}},
-                how);
+                how, tried);
   }
 
  private:
@@ -128,7 +137,9 @@ class Yardstick {
   };
 
   //! The samples of the variant and geometry with the best median.
-  [[nodiscard]] std::vector<double> best(const std::vector<Variant>& variants, std::string& how) {
+  [[nodiscard]] std::vector<double> best(const std::vector<Variant>& variants, std::string& how,
+                                         Ceilings::Tried& tried) {
+    tried.clear();
     std::vector<double> found;
     double best_gbps = 0;
     for (auto const& v : variants)
@@ -147,12 +158,14 @@ class Yardstick {
                 memory_.data(), place, rounds);
             require(MORI_EP_RT(GetLastError)(), "launching a loop");
           });
-          if (double const gbps = percentile(samples, 50); gbps > best_gbps) {
-            best_gbps = gbps;
-            found = std::move(samples);
-            how = std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, " +
-                  std::to_string(v.unroll) + " vectors at once, " + (v.streams ? "streaming" : "plain") + " access";
-          }
+          tried.emplace_back(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, " +
+                                 std::to_string(v.unroll) + (v.unroll == 1 ? " vector" : " vectors") + " at once, " +
+                                 (v.streams ? "streaming" : "plain") + " access",
+                             percentile(samples, 50));
+          if (tried.back().second <= best_gbps) continue;
+          best_gbps = tried.back().second;
+          how = tried.back().first;
+          found = std::move(samples);
         }
       }
     return found;
@@ -173,10 +186,18 @@ class Yardstick {
   }
 
   int units_;
-  Machine::Stream stream_;
+  Exec::Stream stream_;
   DeviceBuffer<Vec16> memory_;
   Event begin_, end_;
 };
+
+//! The kernel module's own version, which the runtime does not tell; empty where it says none.
+std::string module_version() {
+  std::istringstream words(value_in("/proc/driver/nvidia/version", "NVRM version"));
+  for (std::string word; words >> word;)
+    if (word.find_first_not_of("0123456789.") == std::string::npos) return word;
+  return "";
+}
 
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -185,8 +206,8 @@ std::string version_text(int version) {
 }  // namespace
 
 void set_gpu_environment() {
-  // Eight ranks wait for each other on one device: streams that share a hardware queue, or a module that is loaded when a
-  // kernel is first wanted, would hold back the rank that the others wait for.
+  // Eight ranks wait for each other on one device: streams that share a hardware queue, or a module that is loaded when
+  // a kernel is first wanted, would hold back the rank that the others wait for.
   (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
@@ -195,7 +216,7 @@ Devices open_devices(int used, int world) {
   int visible = 0;
   auto const error = MORI_EP_RT(GetDeviceCount)(&visible);
   if (error != mori_ep::exec::gpu::kRtSuccess || visible == 0)
-    throw NoDevice(std::string("--exec ") + Machine::kName + ": no device to run on (" +
+    throw NoDevice(std::string("--exec ") + Exec::kName + ": no device to run on (" +
                    (visible == 0 && error == mori_ep::exec::gpu::kRtSuccess ? "none is visible"
                                                                             : MORI_EP_RT(GetErrorString)(error)) +
                    "). Run on a machine with a GPU and its driver, or give --exec host.");
@@ -207,10 +228,11 @@ Devices open_devices(int used, int world) {
   int driver = 0, runtime = 0;
   require(MORI_EP_RT(DriverGetVersion)(&driver), "asking for the driver's version");
   require(MORI_EP_RT(RuntimeGetVersion)(&runtime), "asking for the runtime's version");
+  auto const module = module_version();
   return {.used = used,
           .visible = visible,
           .name = p.name,
-          .driver = version_text(driver),
+          .driver = module.empty() ? "for " + version_text(driver) : module + " for " + version_text(driver),
           .runtime = version_text(runtime),
           .units = p.multiProcessorCount,
           .cache_bytes = p.l2CacheSize,
@@ -226,7 +248,7 @@ GpuCeilings::GpuCeilings(int devices) : yardsticks_(std::make_shared<Yardsticks>
     yardsticks_->of_device.push_back(std::make_unique<Yardstick>(device));
   set_device(0);
   copiers = devices;
-  bytes_each = kPlaces / 2 * kPlaceBytes;
+  bytes_each = kCopyBytes;
   how = "device-to-device copy of " + std::to_string(bytes_each >> 20) + " MiB";
   if (devices > 1) how += " on each of " + std::to_string(devices) + " devices, added up";
 }
@@ -241,8 +263,8 @@ void GpuCeilings::measure() {
     set_device(device);
     Yardstick& yardstick = *yardsticks_->of_device[static_cast<std::size_t>(device)];
     add(copies, yardstick.memcpy_gbps());
-    add(writes, yardstick.read1_write5_gbps(read1_write5_how));
-    add(reads, yardstick.read5_write1_gbps(read5_write1_how));
+    add(writes, yardstick.read1_write5_gbps(read1_write5_how, read1_write5_tried));
+    add(reads, yardstick.read5_write1_gbps(read5_write1_how, read5_write1_tried));
   }
   set_device(0);
   memcpy_gbps.insert(memcpy_gbps.end(), copies.begin(), copies.end());

@@ -23,7 +23,7 @@ struct NoDevice : std::runtime_error {
 struct Devices {
   int used = 0, visible = 0;
   std::string name;              //!< of the first
-  std::string driver, runtime;   //!< versions; the driver's is of the newest runtime that it serves
+  std::string driver, runtime;   //!< versions; the driver also says which newest runtime it serves
   int units = 0;                 //!< multiprocessors
   std::int64_t cache_bytes = 0;  //!< second level
   std::int64_t memory_bytes = 0;

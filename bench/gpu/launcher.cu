@@ -55,13 +55,13 @@ mori_ep::launch::LaunchParams Graph::geometry() const {
 Launcher::Launcher(int world, int devices, bool sweeps)
     : world_(world),
       devices_(devices),
-      stream_((set_device(0), std::make_unique<Machine::Stream>())),
+      stream_((set_device(0), std::make_unique<Exec::Stream>())),
       start_(true),
       fork_(false),
       end_(true) {
   for (int rank = 0; rank < world; ++rank) {
     set_device(device_of(rank));
-    ranks_.push_back({std::make_unique<Machine::Stream>(), Event(false)});
+    ranks_.push_back({std::make_unique<Exec::Stream>(), Event(false)});
   }
   for (int device = 0; sweeps && device < devices; ++device) {
     set_device(device);

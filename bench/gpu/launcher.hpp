@@ -15,15 +15,15 @@
 
 namespace ep_bench::gpu {
 
-//! @brief Keeps a stream busy until the host opens it, so that what is enqueued behind starts without waiting for the host.
+//! @brief Keeps a stream busy until the host opens it, so that what is enqueued behind need not wait for the host.
 class Gate {
  public:
-  Gate() : open_(reinterpret_cast<std::uint32_t*>(Machine::allocate_board(sizeof(std::uint32_t)))) {
+  Gate() : open_(reinterpret_cast<std::uint32_t*>(Exec::allocate_board(sizeof(std::uint32_t)))) {
     if (open_ == nullptr) throw std::runtime_error("no pinned memory for a word");
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  ~Gate() { Machine::release_board(reinterpret_cast<std::byte*>(open_), sizeof(std::uint32_t)); }
+  ~Gate() { Exec::release_board(reinterpret_cast<std::byte*>(open_), sizeof(std::uint32_t)); }
 
   void close(Stream stream);
   void open() noexcept { std::atomic_ref(*open_).store(1, std::memory_order_release); }
@@ -82,7 +82,7 @@ class Launcher {
 
  private:
   struct PerRank {
-    std::unique_ptr<Machine::Stream> stream;
+    std::unique_ptr<Exec::Stream> stream;
     Event done;
   };
   void enqueue(const Phase& phase);
@@ -90,7 +90,7 @@ class Launcher {
   void sweep();
 
   int world_, devices_;
-  std::unique_ptr<Machine::Stream> stream_;
+  std::unique_ptr<Exec::Stream> stream_;
   Event start_, fork_, end_;
   Gate gate_;
   std::vector<PerRank> ranks_;

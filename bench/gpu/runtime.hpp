@@ -11,7 +11,7 @@
 
 namespace ep_bench::gpu {
 
-using Machine = mori_ep::exec::Default;
+using Exec = mori_ep::exec::Default;
 using Stream = mori_ep::exec::gpu::RtStream;
 
 #if defined(__HIP__)
@@ -68,7 +68,7 @@ class DeviceBuffer {
   DeviceBuffer() = default;
   explicit DeviceBuffer(std::size_t count) : count_(count) {
     if (count == 0) return;
-    memory_ = Machine::allocate(bytes());
+    memory_ = Exec::allocate(bytes());
     if (memory_ == nullptr) {
       (void)MORI_EP_RT(GetLastError)();
       throw std::runtime_error("no device memory for " + std::to_string(bytes()) + " bytes");
@@ -81,7 +81,7 @@ class DeviceBuffer {
     return *this;
   }
   ~DeviceBuffer() {
-    if (memory_ != nullptr) Machine::release(memory_, bytes());
+    if (memory_ != nullptr) Exec::release(memory_, bytes());
   }
   [[nodiscard]] T* data() const noexcept { return reinterpret_cast<T*>(memory_); }
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
@@ -92,8 +92,8 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
-//! @brief Host thread, either direction; nothing when there is nothing. Other streams see the end of it, as of `poison`,
-//!        after a `finish`.
+//! @brief Host thread, either direction; nothing when there is nothing. Streams see the end of it, as of `poison`, after
+//!        a `finish`.
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) require(MORI_EP_RT(Memcpy)(to, from, bytes, MORI_EP_RT(MemcpyDefault)), "copying");
 }
