@@ -49,7 +49,9 @@ Columns of `run`
   row loops  the same threads, memory and counting: rows of one place to five others, and of five (xor of their words)
              to one; prefetch and streaming stores, no conversion, no signals. memcpy reads as much as it writes
                cuda: kernels that move 16-byte vectors between six places of 512 MiB each, and do nothing else; the
-               best of several block counts, block sizes, vectors in flight, and plain or streaming access
+               best of several block counts, block sizes, vectors in flight, and plain or streaming access. Many short
+               blocks, which start in order, do best; in brackets the best of those whose blocks are all on the device
+               together and loop, as those of a schedule must
   blocks     cuda: blocks x warps of each rank's launches; min: the fastest iteration
   MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
              combine, with weights, ids and positions)

@@ -177,8 +177,10 @@ void print_table(std::ostream& out, const Report& report) {
       << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceilings->read1_write5(), 2)
       << ", 5 read 1 written " << fixed(report.ceilings->read5_write1(), 2) << '\n';
   if (auto const& best = *report.ceilings; !best.read1_write5_how.empty())
-    out << "# row loops: 1 read 5 written by " << best.read1_write5_how << "; 5 read 1 written by "
-        << best.read5_write1_how << '\n';
+    out << "# row loops: 1 read 5 written by " << best.read1_write5_how
+        << " (all blocks resident: " << fixed(Ceilings::resident(best.read1_write5_tried), 2)
+        << "); 5 read 1 written by " << best.read5_write1_how << " ("
+        << fixed(Ceilings::resident(best.read5_write1_tried), 2) << ")\n";
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
@@ -368,10 +370,13 @@ void print_json(std::ostream& out, const Report& report) {
                      {"read1_write5_gbps", report.ceilings->read1_write5()},
                      {"read5_write1_gbps", report.ceilings->read5_write1()}}}};
   if (report.devices) {
+    document["ceilings"]["read1_write5_resident_gbps"] = Ceilings::resident(report.ceilings->read1_write5_tried);
+    document["ceilings"]["read5_write1_resident_gbps"] = Ceilings::resident(report.ceilings->read5_write1_tried);
     document["ceilings"]["read1_write5_how"] = report.ceilings->read1_write5_how;
     document["ceilings"]["read5_write1_how"] = report.ceilings->read5_write1_how;
     auto const list = [&](const char* name, const Ceilings::Tried& tried) {
-      for (auto const& [how, gbps] : tried) document["ceilings"][name].push_back({{"how", how}, {"gbps", gbps}});
+      for (auto const& v : tried)
+        document["ceilings"][name].push_back({{"how", v.how}, {"resident", v.resident}, {"gbps", v.gbps}});
     };
     list("read1_write5_tried", report.ceilings->read1_write5_tried);
     list("read5_write1_tried", report.ceilings->read5_write1_tried);

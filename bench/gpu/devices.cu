@@ -158,13 +158,14 @@ class Yardstick {
                 memory_.data(), place, rounds);
             require(MORI_EP_RT(GetLastError)(), "launching a loop");
           });
-          tried.emplace_back(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, " +
-                                 std::to_string(v.unroll) + (v.unroll == 1 ? " vector" : " vectors") + " at once, " +
-                                 (v.streams ? "streaming" : "plain") + " access",
-                             percentile(samples, 50));
-          if (tried.back().second <= best_gbps) continue;
-          best_gbps = tried.back().second;
-          how = tried.back().first;
+          tried.push_back({std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, " +
+                               std::to_string(v.unroll) + (v.unroll == 1 ? " vector" : " vectors") + " at once, " +
+                               (v.streams ? "streaming" : "plain") + " access",
+                           blocks <= static_cast<std::size_t>(resident) * static_cast<std::size_t>(units_),
+                           percentile(samples, 50)});
+          if (tried.back().gbps <= best_gbps) continue;
+          best_gbps = tried.back().gbps;
+          how = tried.back().how;
           found = std::move(samples);
         }
       }

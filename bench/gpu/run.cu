@@ -31,8 +31,8 @@ constexpr std::int64_t kTimeoutMs = 5000;
 template <class T>
 class Rank {
  public:
-  using Ep = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode, mori_ep::quant::None<T>,
-                                        Exec>;
+  using Ep =
+      mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode, mori_ep::quant::None<T>, Exec>;
 
   //! Collective over `comm`; the rank's device is current.
   Rank(const Problem& problem, const mori_ep::Communicator& comm)
