@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The tables of one GPU in one go: `bash bench/cuda_tables.sh EP_BENCH FOLDER`. EP_BENCH is built with
-# -DMORI_EP_GPU=cuda -DCMAKE_BUILD_TYPE=Release. Writes <date>-cuda-intranode.txt, and the JSON of each run, into FOLDER.
+# All tables of one GPU machine in one go: `bash bench/cuda_tables.sh EP_BENCH FOLDER`. EP_BENCH is built with
+# -DMORI_EP_GPU=cuda -DCMAKE_BUILD_TYPE=Release. Writes <date>-cuda-intranode.txt and the JSON of each run to FOLDER.
 # TOKENS, ITERATIONS and DEVICES may be set. About a minute. Fails when a check does.
 set -euo pipefail
 if (($# != 2)); then

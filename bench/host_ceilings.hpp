@@ -21,8 +21,8 @@
 
 namespace ep_bench {
 
-//! @brief Samples memcpy and the row loops; before and after the configurations, so that a machine that changes meanwhile
-//!        shows.
+//! @brief Samples memcpy and the row loops before and after the configurations, so that a machine that changes
+//!        meanwhile shows.
 class HostCeilings : public Ceilings {
  public:
   explicit HostCeilings(int world) : threads_(std::min(world, Machine::here().cores)) {

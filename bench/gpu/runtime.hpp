@@ -92,8 +92,8 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
-//! @brief Host thread, either direction; nothing when there is nothing. Streams see the end of it, as of `poison`, after
-//!        a `finish`.
+//! @brief Host thread, either direction; nothing when there is nothing. Streams see the end of it, as of `poison`,
+//!        after a `finish`.
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) require(MORI_EP_RT(Memcpy)(to, from, bytes, MORI_EP_RT(MemcpyDefault)), "copying");
 }
