@@ -2,12 +2,15 @@
 #include "campaign.hpp"
 
 #include <cstdio>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <utility>
 
 #include <unistd.h>
 
+#include "gpu/gpu.hpp"
+#include "host_ceilings.hpp"
 #include "workload/routes.hpp"
 
 namespace ep_bench {
@@ -48,7 +51,7 @@ class ProgressLine {
     const Phases& p = outcome.phases;
     std::fprintf(stderr, "%s%s: ", terminal_ ? "\r\033[K" : "", label_.c_str());
     if (outcome.ok())
-      std::fprintf(stderr, "dispatch %.0f us, combine %.0f us, pair %.0f us, ok\n", p.dispatch.p50_us(),
+      std::fprintf(stderr, "dispatch %.1f us, combine %.1f us, pair %.1f us, ok\n", p.dispatch.p50_us(),
                    p.combine.p50_us(), p.pair.p50_us());
     else
       std::fprintf(stderr, "FAILED\n  %s\n", outcome.check.c_str());
@@ -67,10 +70,13 @@ std::vector<Problem> make_problems(const Options& o) {
     throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of --world " +
                      std::to_string(o.world) + ": every rank hosts the same number. Give " +
                      std::to_string((o.experts / o.world + 1) * o.world) + ", or another world.");
-  using mori_ep::exec::Host;
-  auto const launch =
-      mori_ep::launch::resolve({o.blocks, o.warps}, {}, {.residency = Host::residency<int>([](int) { return 0; })});
-  if (!launch.ok()) throw UsageError(launch.message());
+  bool const on_host = o.exec == "host";
+  if (on_host) {  // a device's own limits are for its operator to say
+    using mori_ep::exec::Host;
+    auto const launch =
+        mori_ep::launch::resolve({o.blocks, o.warps}, {}, {.residency = Host::residency<int>([](int) { return 0; })});
+    if (!launch.ok()) throw UsageError(launch.message());
+  }
   std::optional<workload::Routes> log;
   std::vector<int> topks = o.topk;
   auto const kind = workload::parse_routing(o.routing);
@@ -108,7 +114,11 @@ std::vector<Problem> make_problems(const Options& o) {
                               .launch = {.block_num = o.blocks, .warp_per_block = o.warps},
                               .iterations = o.iterations,
                               .warmup = o.warmup,
-                              .seed = o.seed};
+                              .seed = o.seed,
+                              .exec = o.exec,
+                              .devices = on_host ? 0 : o.devices,
+                              .graph = !on_host && o.graph,
+                              .cold = !on_host && o.cold};
           (void)footprint(config);  // the library's own verdict comes before any work
           std::int64_t const all = std::int64_t{tokens} * o.world;
           // Routes are large too: what cannot fit by inputs and outputs alone is refused before they are made.
@@ -152,28 +162,44 @@ Row run_mori(const Problem& problem, std::size_t before, std::size_t all) {
           .mpi = {}};
   for (int rank = 0; rank < row.config.world; ++rank) row.rows_received.push_back(problem.received(rank).size());
   ProgressLine progress(row.config, before, all);
-  row.mori = run_host(problem, [&](double done) { progress(done); });
+  auto const shown = [&](double done) { progress(done); };
+  row.mori = row.config.on_host() ? run_host(problem, shown) : run_gpu(problem, shown);
   progress.finish(row.mori);
   return row;
 }
 
 int run(const Options& options) {
+  bool const on_host = options.exec == "host";
+  std::optional<Devices> devices;
+  if (!on_host) {
+    set_gpu_environment();
+    devices = open_devices(options.devices, options.world);
+  }
   auto const problems = make_problems(options);
   Report report{.machine = Machine::here(),
+                .devices = devices,
                 .flags = options.flags,
                 .mpi = "",
                 .seed = options.seed,
                 .per_rank = options.per_rank,
-                .ceiling = nullptr,
+                .ceilings = nullptr,
                 .rows = {}};
-  for (auto const& problem : problems) check_memory(problem);
+  for (auto const& problem : problems) on_host ? check_memory(problem) : check_device_memory(problem);
+  std::ofstream saved;
+  if (!options.save.empty()) {
+    saved.open(options.save);
+    if (!saved) throw UsageError("--save " + options.save + ": cannot write there.");
+  }
   warn_of_noise(report.machine);
-  Ceiling ceiling(options.world);
-  report.ceiling = &ceiling;
-  ceiling.measure();
-  for (auto const& problem : problems) report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
-  ceiling.measure();
-  print(std::cout, report, options.format);
+  auto const campaign = [&](auto ceilings) {
+    report.ceilings = &ceilings;
+    ceilings.measure();
+    for (auto const& problem : problems) report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
+    ceilings.measure();
+    print(std::cout, report, options.format);
+    if (saved.is_open()) print(saved, report, Format::json);
+  };
+  on_host ? campaign(HostCeilings(options.world)) : campaign(GpuCeilings(options.devices));
   return report.ok() ? 0 : 1;
 }
 

@@ -23,7 +23,11 @@ struct Options {
   int blocks = 0, warps = 0;
   int iterations = 50, warmup = 5;
   std::uint64_t seed = 1;
+  std::string exec = "host";
+  int devices = 1;  //!< of the GPU forms, as graph and cold
+  bool graph = false, cold = true;
   Format format = Format::table;
+  std::string save;  //!< a file for the JSON form, besides what is printed
   bool per_rank = false;
   std::string flags;  //!< the whole command line
 };

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "campaign.hpp"
+#include "gpu/gpu.hpp"
 
 namespace {
 
@@ -24,9 +25,9 @@ void add_options(CLI::App& app, Options& o) {
   o.dtypes = {"bf16"};
   static const std::map<std::string, Format> formats = {
       {"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}};
-  app.add_option("--tokens", o.tokens, "Tokens of each rank; a list gives one row each")
+  app.add_option("--tokens", o.tokens, "Tokens of each rank, 0 for empty batches; a list gives one row each")
       ->delimiter(',')
-      ->check(positive)
+      ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--hidden", o.hidden, "Elements per row; list")
       ->delimiter(',')
@@ -84,18 +85,29 @@ int main(int argc, char** argv) {
   });
 
   Options run_options, mpi_options;
-  auto* run = app.add_subcommand("run", "Time mori_ep against memcpy, all ranks as threads of this process");
-  std::string exec = "host";
-  run->add_option("--exec", exec, "host")->check(CLI::IsMember({"host"}))->capture_default_str();
+  auto* run = app.add_subcommand("run", "Time mori_ep against memcpy, all ranks in this process");
+  run->add_option("--exec", run_options.exec, "Where the ranks run: host (threads) or cuda")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
   run->add_option("--world", run_options.world, "Ranks")->check(CLI::Range(1, 8192))->capture_default_str();
   add_options(*run, run_options);
   bool zero_copy = false;
   auto* external =
       run->add_flag("--external", run_options.external, "Combine stages its rows from the caller's buffer");
   run->add_flag("--zero-copy", zero_copy, "Combine's rows lie in the registered buffer (default)")->excludes(external);
+  run->add_option("--devices", run_options.devices, "cuda: spread the ranks over the first so many devices")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  run->add_flag("--graph", run_options.graph, "cuda: replay captured graphs instead of launching anew");
+  std::string cache = "cold";
+  run->add_option("--l2", cache, "cuda: cold sweeps the second-level cache before each phase, warm leaves it as it is")
+      ->check(CLI::IsMember({"cold", "warm"}))
+      ->capture_default_str();
+  run->add_option("--save", run_options.save, "Write the JSON form to this file, too");
   run->footer(
-      "Exit codes: 0 ok, 1 wrong data, 2 usage.\n"
-      "Example: ep_bench run --tokens 128,512,1024,4096 --format json > run.json");
+      "Exit codes: 0 ok, 1 wrong data, 2 usage, 3 no device for --exec cuda.\n"
+      "Example: ep_bench run --tokens 128,512,1024,4096 --format json > run.json\n"
+      "         ep_bench run --exec cuda --graph --tokens 0,16,128,1024,4096 --iterations 500 --save run.json");
 
   auto* mpi = app.add_subcommand("mpi-baseline", "Time mori_ep against pack + MPI_Alltoallv + unpack, under mpirun");
   add_options(*mpi, mpi_options);
@@ -113,6 +125,10 @@ int main(int argc, char** argv) {
     for (int i = 0; i < argc; ++i) options.flags += (i == 0 ? "" : " ") + std::string(argv[i]);
     if (options.per_rank && options.format == Format::csv)
       throw ep_bench::UsageError("--per-rank goes with --format table or json.");
+    for (auto const* name : {"--devices", "--graph", "--l2"})
+      if (run->parsed() && run_options.exec == "host" && run->count(name) > 0)
+        throw ep_bench::UsageError(std::string(name) + " goes with --exec cuda.");
+    run_options.cold = cache == "cold";
     return run->parsed() ? ep_bench::run(options) : ep_bench::mpi_baseline(options);
   } catch (const CLI::ParseError& error) {
     bool const quiet = error.get_exit_code() != 0 && !first_process();
@@ -120,6 +136,9 @@ int main(int argc, char** argv) {
   } catch (const ep_bench::UsageError& error) {
     if (first_process()) std::fprintf(stderr, "ep_bench: %s\n", error.what());
     return 2;
+  } catch (const ep_bench::NoDevice& error) {
+    std::fprintf(stderr, "ep_bench: %s\n", error.what());
+    return 3;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ep_bench: %s\n", error.what());
     return 1;

@@ -16,6 +16,7 @@
 
 #include "campaign.hpp"
 #include "element_types.hpp"
+#include "host_ceilings.hpp"
 #include "mpi_alltoallv.hpp"
 
 namespace ep_bench {
@@ -193,19 +194,20 @@ int measure(const Session& session, const Options& given) {
   if (refused = first_complaint(refused, session); !refused.empty()) throw UsageError(refused);
 
   Report report{.machine = Machine::here(),
+                .devices = {},
                 .flags = options.flags,
                 .mpi = Session::library(),
                 .seed = options.seed,
                 .per_rank = options.per_rank,
-                .ceiling = nullptr,
+                .ceilings = nullptr,
                 .rows = {}};
   if (first) warn_of_noise(report.machine);
-  std::unique_ptr<Ceiling> ceiling;
+  std::unique_ptr<HostCeilings> ceilings;
   alone(session, [&] {
-    ceiling = std::make_unique<Ceiling>(options.world);
-    ceiling->measure();
+    ceilings = std::make_unique<HostCeilings>(options.world);
+    ceilings->measure();
   });
-  report.ceiling = ceiling.get();
+  report.ceilings = ceilings.get();
   for (auto const& problem : problems) {
     Outcome mpi =
         with_element_type(problem.config().dtype, [&]<class T>(T) { return MpiRank<T>(problem, session).run(); });
@@ -215,7 +217,7 @@ int measure(const Session& session, const Options& given) {
       report.rows.back().mpi = std::move(mpi);
     });
   }
-  alone(session, [&] { ceiling->measure(); });
+  alone(session, [&] { ceilings->measure(); });
   int code = 0;
   if (first) {
     print(std::cout, report, options.format);

@@ -35,7 +35,14 @@ struct Config {
   int iterations = 0;
   int warmup = 0;
   std::uint64_t seed = 0;
+  std::string exec = "host";
+  int devices = 0;     //!< of the first so many, rank r is on r * devices / world; 0 on the host
+  bool graph = false;  //!< phases are replayed graphs
+  bool cold = false;   //!< the second-level cache is swept before each phase
 
+  [[nodiscard]] bool on_host() const noexcept { return exec == "host"; }
+  //! @brief A call may bring none, but an operator is made for at least one.
+  [[nodiscard]] int max_tokens() const noexcept { return tokens > 0 ? tokens : 1; }
   [[nodiscard]] int experts_per_rank() const noexcept { return experts / world; }
   [[nodiscard]] std::size_t element_bytes() const noexcept { return dtype == "fp32" ? 4 : 2; }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return static_cast<std::size_t>(hidden) * element_bytes(); }

@@ -39,11 +39,11 @@ void for_each_phase(const Phases& phases, F&& f) {
 //! a copy.
 struct MixCeilings {
   double dispatch, combine, pair;
-  MixCeilings(const Row& row, const Ceiling& ceiling) {
+  MixCeilings(const Row& row, const Ceilings& ceilings) {
     const Phases& p = row.mori.phases;
-    double const d = p.dispatch.bytes / ceiling.read1_write5_gbps();
+    double const d = p.dispatch.bytes / ceilings.read1_write5();
     double const c =
-        (p.combine.bytes - row.staging_bytes) / ceiling.read5_write1_gbps() + row.staging_bytes / ceiling.gbps();
+        (p.combine.bytes - row.staging_bytes) / ceilings.read5_write1() + row.staging_bytes / ceilings.gbps();
     dispatch = ratio(p.dispatch.bytes, d);
     combine = ratio(p.combine.bytes, c);
     pair = ratio(p.dispatch.bytes + p.combine.bytes, d + c);
@@ -85,13 +85,20 @@ std::string compiler() {
 #endif
 }
 
+std::string blocks_text(const mori_ep::launch::LaunchParams& launch) {
+  return std::to_string(launch.block_num) + "x" + std::to_string(launch.warp_per_block);
+}
+
 std::vector<Cells> run_table(const Report& report) {
-  double const ceiling = report.ceiling->gbps();
-  bool const staged = report.rows.front().config.external;
+  double const ceiling = report.ceilings->gbps();
+  bool const staged = report.rows.front().config.external, gpu = report.devices.has_value();
   Cells head = kConfigHead;
+  if (gpu) append(head, {"|", "blocks", "floor us"});
   for (const char* phase : {"d", "c", "d+c"}) {
     std::string const p = phase;
-    append(head, {"|", p + " p50us", "p99us", "MB", "GB/s", "ratio", "mix"});
+    append(head, {"|", p + " p50us"});
+    if (gpu) append(head, {"over", "min"});
+    append(head, {"p99us", "MB", "GB/s", "ratio", "mix"});
   }
   append(head, {"|", "MiB/rank", "foot"});
   if (staged) head.push_back("staged MB");
@@ -99,9 +106,13 @@ std::vector<Cells> run_table(const Report& report) {
   std::vector<Cells> table = {head};
   for (auto const& row : report.rows) {
     Cells cells = config_cells(row.config);
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
+    double const floor = percentile(row.mori.floor_us, 50);
+    if (gpu) append(cells, {"|", blocks_text(row.mori.launch), fixed(floor, 1)});
     for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
-      append(cells, {"|", fixed(p.p50_us(), 1), fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), 2),
+      append(cells, {"|", fixed(p.p50_us(), 1)});
+      if (gpu) append(cells, {fixed(p.p50_us() - floor, 1), fixed(p.min_us(), 1)});
+      append(cells, {fixed(p.p99_us(), 1), fixed(p.bytes / 1e6, 1), fixed(p.gbps(), gpu ? 0 : 2),
                      fixed(ratio(p.gbps(), ceiling), 3), fixed(ratio(p.gbps(), mix.of(name)), 3)});
     });
     append(
@@ -123,7 +134,7 @@ std::vector<Cells> mpi_table(const Report& report) {
   }
   append(head, {"|", "foot", "check", "MPI check"});
   std::vector<Cells> table = {head};
-  double const ceiling = report.ceiling->gbps();
+  double const ceiling = report.ceilings->gbps();
   for (auto const& row : report.rows) {
     Cells cells = config_cells(row.config);
     Phases const& mpi = row.mpi->phases;
@@ -144,18 +155,32 @@ std::vector<Cells> mpi_table(const Report& report) {
   return table;
 }
 
+std::string where_text(const Report& report) {
+  const Config& c = report.rows.front().config;
+  if (!report.devices) return " on the host, " + std::to_string(c.world) + " ranks as threads";
+  const Devices& d = *report.devices;
+  return " on " + c.exec + ", " + std::to_string(c.world) + " ranks on " + std::to_string(d.used) + " x " + d.name +
+         (c.graph ? ", graph replay" : ", eager launches") + (c.cold ? ", cold cache" : ", warm cache");
+}
+
 void print_table(std::ostream& out, const Report& report) {
   const Config& c = report.rows.front().config;
   const Machine& m = report.machine;
-  out << "# ep_bench " << version() << ": " << c.schedule << " on the host, " << c.world << " ranks as threads, "
+  out << "# ep_bench " << version() << ": " << c.schedule << where_text(report) << ", "
       << (c.external ? "combine input staged" : "zero-copy combine") << ", " << c.iterations << " iterations after "
       << c.warmup << ", seed " << report.seed << '\n'
       << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
-      << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE << '\n'
-      << "# ceiling: memcpy with " << report.ceiling->threads() << " threads of "
-      << (report.ceiling->bytes_per_thread() >> 20) << " MiB each: " << fixed(report.ceiling->gbps(), 2)
-      << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceiling->read1_write5_gbps(), 2)
-      << ", 5 read 1 written " << fixed(report.ceiling->read5_write1_gbps(), 2) << '\n';
+      << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE;
+  if (report.devices) out << "; driver " << report.devices->driver << ", runtime " << report.devices->runtime;
+  out << '\n'
+      << "# ceiling: " << report.ceilings->how << ": " << fixed(report.ceilings->gbps(), 2)
+      << " GB/s read + written; row loops: 1 read 5 written " << fixed(report.ceilings->read1_write5(), 2)
+      << ", 5 read 1 written " << fixed(report.ceilings->read5_write1(), 2) << '\n';
+  if (auto const& best = *report.ceilings; !best.read1_write5_how.empty())
+    out << "# row loops: 1 read 5 written by " << best.read1_write5_how
+        << " (all blocks resident: " << fixed(Ceilings::resident(best.read1_write5_tried), 2)
+        << "); 5 read 1 written by " << best.read5_write1_how << " ("
+        << fixed(Ceilings::resident(best.read5_write1_tried), 2) << ")\n";
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
@@ -177,7 +202,7 @@ void print_table(std::ostream& out, const Report& report) {
 }
 
 void print_csv(std::ostream& out, const Report& report) {
-  bool const mpi = !report.mpi.empty();
+  bool const mpi = !report.mpi.empty(), gpu = report.devices.has_value();
   out << "world,tokens,hidden,topk,experts,dtype,schedule,routing,combine_input,iterations,seed";
   auto const heads = [&](const std::string& prefix) {
     for (const char* phase : {"dispatch", "combine", "pair"})
@@ -187,8 +212,14 @@ void print_csv(std::ostream& out, const Report& report) {
   heads("");
   if (mpi) heads("mpi_");
   if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
-  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check\n";
-  double const ceiling = report.ceiling->gbps();
+  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check";
+  if (gpu) {
+    out << ",exec,devices,graph,l2,blocks,warps,device,driver,runtime,floor_us";
+    for (const char* phase : {"dispatch", "combine", "pair"})
+      out << ',' << phase << "_min_us," << phase << "_over_floor_us";
+  }
+  out << '\n';
+  double const ceiling = report.ceilings->gbps();
   auto const fixed = [](double value, int digits) { return std::isnan(value) ? "" : ep_bench::fixed(value, digits); };
   auto const figures = [&](const Phases& phases, const MixCeilings& mix) {
     for_each_phase(phases, [&](const char* name, const Phase& p) {
@@ -206,7 +237,7 @@ void print_csv(std::ostream& out, const Report& report) {
     out << c.world << ',' << c.tokens << ',' << c.hidden << ',' << c.topk << ',' << c.experts << ',' << c.dtype << ','
         << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy") << ','
         << c.iterations << ',' << c.seed;
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
     figures(row.mori.phases, mix);
     if (mpi) {
       figures(row.mpi->phases, mix);
@@ -218,8 +249,18 @@ void print_csv(std::ostream& out, const Report& report) {
       out << ',' << quoted(row.mpi->check);
     }
     out << ',' << fixed(row.staging_bytes, 0) << ',' << row.footprint.bytes << ',' << row.footprint.contract_bytes
-        << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceiling->read1_write5_gbps(), 4) << ','
-        << fixed(report.ceiling->read5_write1_gbps(), 4) << ',' << quoted(row.mori.check) << '\n';
+        << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceilings->read1_write5(), 4) << ','
+        << fixed(report.ceilings->read5_write1(), 4) << ',' << quoted(row.mori.check);
+    if (gpu) {
+      double const floor = percentile(row.mori.floor_us, 50);
+      out << ',' << c.exec << ',' << c.devices << ',' << c.graph << ',' << (c.cold ? "cold" : "warm") << ','
+          << row.mori.launch.block_num << ',' << row.mori.launch.warp_per_block << ',' << quoted(report.devices->name)
+          << ',' << report.devices->driver << ',' << report.devices->runtime << ',' << fixed(floor, 3);
+      for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
+        out << ',' << fixed(p.min_us(), 3) << ',' << fixed(p.p50_us() - floor, 3);
+      });
+    }
+    out << '\n';
   }
 }
 
@@ -241,13 +282,13 @@ Json phases_json(const Phases& phases, double ceiling, const MixCeilings& mix) {
 
 void print_json(std::ostream& out, const Report& report) {
   const Machine& m = report.machine;
-  double const ceiling = report.ceiling->gbps();
+  double const ceiling = report.ceilings->gbps();
   Json results = Json::array();
   for (auto const& row : report.rows) {
     const Config& c = row.config;
-    MixCeilings const mix(row, *report.ceiling);
+    MixCeilings const mix(row, *report.ceilings);
     Json result = {{"config",
-                    {{"exec", "host"},
+                    {{"exec", c.exec},
                      {"world", c.world},
                      {"tokens", c.tokens},
                      {"hidden", c.hidden},
@@ -269,6 +310,22 @@ void print_json(std::ostream& out, const Report& report) {
                                      static_cast<double>(row.footprint.contract_bytes))}}},
                    {"staging_bytes", row.staging_bytes},
                    {"phases", phases_json(row.mori.phases, ceiling, mix)}};
+    if (report.devices) {
+      auto& config = result["config"];
+      config["devices"] = c.devices;
+      config["graph"] = c.graph;
+      config["l2"] = c.cold ? "cold" : "warm";
+      config["blocks"] = row.mori.launch.block_num;
+      config["warps"] = row.mori.launch.warp_per_block;
+      auto const& floor = row.mori.floor_us;
+      result["floor_us"] = percentile(floor, 50);
+      result["floor"] = {{"p99_us", percentile(floor, 99)}, {"min_us", percentile(floor, 0)}, {"samples_us", floor}};
+      for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
+        if (p.samples_us.empty()) return;
+        result["phases"][name]["min_us"] = p.min_us();
+        result["phases"][name]["over_floor_us"] = p.p50_us() - percentile(floor, 50);
+      });
+    }
     if (row.mpi) {
       result["mpi"] = {{"check", row.mpi->check}, {"phases", phases_json(row.mpi->phases, ceiling, mix)}};
       auto const over = [](const Phase& a, const Phase& b) { return ratio(a.p50_us(), b.p50_us()); };
@@ -304,14 +361,35 @@ void print_json(std::ostream& out, const Report& report) {
                    {"flags", report.flags},
                    {"seed", report.seed},
                    {"ceiling",
-                    {{"threads", report.ceiling->threads()},
-                     {"bytes_per_thread", report.ceiling->bytes_per_thread()},
+                    {{report.devices ? "devices" : "threads", report.ceilings->copiers},
+                     {report.devices ? "bytes_per_device" : "bytes_per_thread", report.ceilings->bytes_each},
                      {"gbps", ceiling},
-                     {"samples_gbps", report.ceiling->samples_gbps()}}},
+                     {"samples_gbps", report.ceilings->memcpy_gbps}}},
                    {"ceilings",
                     {{"memcpy_gbps", ceiling},
-                     {"read1_write5_gbps", report.ceiling->read1_write5_gbps()},
-                     {"read5_write1_gbps", report.ceiling->read5_write1_gbps()}}}};
+                     {"read1_write5_gbps", report.ceilings->read1_write5()},
+                     {"read5_write1_gbps", report.ceilings->read5_write1()}}}};
+  if (report.devices) {
+    document["ceilings"]["read1_write5_resident_gbps"] = Ceilings::resident(report.ceilings->read1_write5_tried);
+    document["ceilings"]["read5_write1_resident_gbps"] = Ceilings::resident(report.ceilings->read5_write1_tried);
+    document["ceilings"]["read1_write5_how"] = report.ceilings->read1_write5_how;
+    document["ceilings"]["read5_write1_how"] = report.ceilings->read5_write1_how;
+    auto const list = [&](const char* name, const Ceilings::Tried& tried) {
+      for (auto const& v : tried)
+        document["ceilings"][name].push_back({{"how", v.how}, {"resident", v.resident}, {"gbps", v.gbps}});
+    };
+    list("read1_write5_tried", report.ceilings->read1_write5_tried);
+    list("read5_write1_tried", report.ceilings->read5_write1_tried);
+  }
+  if (auto const& d = report.devices)
+    document["devices"] = {{"name", d->name},
+                           {"used", d->used},
+                           {"visible", d->visible},
+                           {"driver", d->driver},
+                           {"runtime", d->runtime},
+                           {"multiprocessors", d->units},
+                           {"l2_bytes", d->cache_bytes},
+                           {"memory_bytes", d->memory_bytes}};
   if (!report.mpi.empty()) document["mpi"] = report.mpi;
   document["results"] = results;
   out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
@@ -328,60 +406,6 @@ void print(std::ostream& out, const Report& report, Format format) {
     case Format::json:
       return print_json(out, report);
   }
-}
-
-void explain(std::ostream& out) {
-  out << R"(What is timed
-  Every rank is a thread that enqueues on its stream and waits for it. Before each timed phase all ranks meet; one
-  iteration takes from the first rank's start to the last rank's end, so skew between ranks is inside.
-  d     dispatch alone: all ranks meet again before the combine that follows
-  c     combine alone; the experts' rows lie in the registered buffer (zero-copy), or with --external in a buffer of
-        the caller's, from which combine stages them: the copy is inside the time
-  d+c   dispatch and combine back to back, enqueued together, nothing in between (experts take no time here)
-
-Columns of `run`
-  tokens     tokens of each rank; hidden, topk, experts (all ranks'), dtype, routing as asked for
-  p50us      median over iterations, microseconds; p99us: 99th percentile (the largest, under 100 iterations)
-  MB         payload bytes of all ranks, 10^6; ids and weights travel too, and are not counted
-               d: (tokens with a destination, read once + rows written) x row bytes
-               c: (rows read + tokens written) x row bytes; --external: + staged MB
-               d+c: their sum
-             a token is one row for each distinct rank among its experts
-  GB/s       MB over p50us, 10^9 bytes per second, read + written
-  ratio      GB/s over the ceiling
-  mix        GB/s over what the row loops give for the phase's own mix of reads and writes, byte by byte:
-               d: 1 read 5 written; c: 5 read 1 written, --external: staging as memcpy; d+c: each part in its loop
-             few tokens have exactly five destinations: 1 is near the bound, not the bound
-  ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
-             last-level cache where memory allows; bytes counted read + written; median of the samples taken before
-             and after all configurations, in this run
-  row loops  the same threads, memory and counting: rows of one place to five others, and of five (xor of their words)
-             to one; prefetch and streaming stores, no conversion, no signals. memcpy reads as much as it writes
-  MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
-             combine, with weights, ids and positions)
-  staged MB  with --external: each received row read once and written once, part of c and d+c
-  check      ok, or FAILED; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
-
-Columns of `mpi-baseline`
-  us         p50 of mori_ep and of MPI, measured in turn in the same run; ratio: GB/s over the ceiling, with the same
-             bytes for both; mori/MPI: mori_ep's time over MPI's (0.2 is a fifth)
-  MPI        d: count rows, MPI_Alltoall of counts, pack rows by destination rank, MPI_Alltoallv of rows and of
-             ids + weights + positions, unpack those (rows arrive where they are wanted: no copy)
-             c: MPI_Alltoallv of rows (the experts wrote where it sends from: no copy), then sum in fp32 with one
-             rounding, by mori_ep's own vectorised loop
-             buffers are allocated and touched before; one row is one MPI datatype
-             MPI processes sleep while mori_ep's 8 threads are timed
-
-What is checked, before and after timing
-  Every element of every row, id, weight, source position, row order and count after dispatch, bit by bit; every element
-  of every output against a double-precision sum computed from the routes alone, within the roundings that the element
-  type makes unavoidable; that inputs were not written. Rows spell their rank and token; expert e answers
-  weight x (1 + e / experts) x (row rotated by e elements). The loop is followed by one more, untimed, whose outputs are
-  checked as well.
-
-Exit codes
-  0 all checks ok, 1 wrong data or an error of the library, 2 usage (bad option or combination, or too little memory)
-)";
 }
 
 std::string version() {

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "ceiling.hpp"
+#include "ceilings.hpp"
+#include "gpu/gpu.hpp"
 #include "machine.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "problem.hpp"
@@ -27,11 +28,12 @@ struct Row {
 
 struct Report {
   Machine machine;
-  std::string flags;  //!< the command line
-  std::string mpi;    //!< the MPI library, when there is a comparison with it
+  std::optional<Devices> devices;  //!< where the ranks ran, if not on the host
+  std::string flags;               //!< the command line
+  std::string mpi;                 //!< the MPI library, when there is a comparison with it
   std::uint64_t seed = 0;
   bool per_rank = false;
-  const Ceiling* ceiling = nullptr;
+  const Ceilings* ceilings = nullptr;
   std::vector<Row> rows;
 
   [[nodiscard]] bool ok() const {

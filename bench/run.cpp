@@ -24,16 +24,6 @@ template <class T>
 using Operator = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode,
                                             mori_ep::quant::None<T>, mori_ep::exec::Host>;
 
-mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
-  return {.hidden_dim = c.hidden,
-          .max_num_inp_token_per_rank = c.tokens,
-          .num_experts_per_rank = c.experts_per_rank(),
-          .num_experts_per_token = c.topk,
-          .num_experts = c.experts,
-          .block_num = c.launch.block_num,
-          .warp_num_per_block = c.launch.warp_per_block};
-}
-
 //! What the ranks' threads share.
 struct Shared {
   explicit Shared(const Problem& p)
@@ -196,6 +186,16 @@ Outcome run_typed(const Problem& problem, const Progress& progress) {
 
 }  // namespace
 
+mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
+  return {.hidden_dim = c.hidden,
+          .max_num_inp_token_per_rank = c.max_tokens(),
+          .num_experts_per_rank = c.experts_per_rank(),
+          .num_experts_per_token = c.topk,
+          .num_experts = c.experts,
+          .block_num = c.launch.block_num,
+          .warp_num_per_block = c.launch.warp_per_block};
+}
+
 mori_ep::Footprint footprint(const Config& config) {
   return with_element_type(config.dtype, [&]<class T>(T) {
     auto const result = Operator<T>::footprint(operator_config(config), config.world);
@@ -209,7 +209,7 @@ std::int64_t needed_bytes(const Problem& problem) {
   mori_ep::Footprint const arena = footprint(c);
   // Pages of rows that no token is sent to are never touched; all else of an arena is counted as if it were.
   auto const row = static_cast<std::int64_t>(c.row_bytes());
-  std::int64_t const capacity = std::int64_t{c.world} * c.world * c.tokens;
+  std::int64_t const capacity = std::int64_t{c.world} * c.world * c.max_tokens();
   auto const rows = static_cast<std::int64_t>(problem.rows()), tokens = std::int64_t{c.world} * c.tokens;
   return c.world * static_cast<std::int64_t>(arena.bytes) - 2 * (capacity - rows) * row + 2 * tokens * row +
          (c.external ? rows * row : 0);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "problem.hpp"
@@ -15,7 +16,9 @@ namespace ep_bench {
 //! @brief What came of one configuration.
 struct Outcome {
   Phases phases;
-  std::string check;  //!< "ok", or what differs
+  std::vector<double> floor_us;          //!< samples of empty kernels launched as the phases are; none on the host
+  mori_ep::launch::LaunchParams launch;  //!< in force, where it is known
+  std::string check;                     //!< "ok", or what differs
   [[nodiscard]] bool ok() const { return check == "ok"; }
 };
 
@@ -25,6 +28,9 @@ using Progress = std::function<void(double)>;
 //! @brief The arena of one rank.
 //! @throw UsageError when the library refuses the configuration
 [[nodiscard]] mori_ep::Footprint footprint(const Config& config);
+
+//! @brief What the operator is made with.
+[[nodiscard]] mori_ep::EpDispatchCombineConfig operator_config(const Config& config);
 
 //! @brief Bytes that the run of this problem will touch, all ranks together.
 [[nodiscard]] std::int64_t needed_bytes(const Problem& problem);

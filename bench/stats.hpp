@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace ep_bench {
@@ -78,8 +79,11 @@ struct Phase {
   Phase() = default;
   Phase(const Spans& spans, double phase_bytes)
       : samples_us(spans.over_ranks_us()), rank_p50_us(spans.rank_p50_us()), bytes(phase_bytes) {}
+  Phase(std::vector<double> samples, std::vector<double> of_ranks, double phase_bytes)
+      : samples_us(std::move(samples)), rank_p50_us(std::move(of_ranks)), bytes(phase_bytes) {}
   [[nodiscard]] double p50_us() const { return percentile(samples_us, 50); }
   [[nodiscard]] double p99_us() const { return percentile(samples_us, 99); }
+  [[nodiscard]] double min_us() const { return percentile(samples_us, 0); }
   [[nodiscard]] double gbps() const { return bytes / p50_us() / 1e3; }
 };
 

@@ -59,3 +59,7 @@ foreach(how find_package add_subdirectory)
 endforeach()
 add_check(package.minimal_example package/minimal_example.cmake ${compiler} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
           -D WORK_DIR=${check_dir}/minimal_example)
+
+if(TARGET ep_bench)
+  add_check(bench.no_device bench/no_device.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DGPU=${MORI_EP_GPU}")
+endif()

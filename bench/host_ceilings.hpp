@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <unistd.h>
 
 #include "buffer.hpp"
+#include "ceilings.hpp"
 #include "machine.hpp"
 #include "meeting.hpp"
 #include "row_loop.hpp"
@@ -19,15 +21,19 @@
 
 namespace ep_bench {
 
-//! @brief Samples memcpy and the row loops before and after the configurations, so that a machine that changes meanwhile shows.
-class Ceiling {
+//! @brief Samples memcpy and the row loops before and after the configurations, so that a machine that changes
+//!        meanwhile shows.
+class HostCeilings : public Ceilings {
  public:
-  explicit Ceiling(int world) : threads_(std::min(world, Machine::here().cores)) {
+  explicit HostCeilings(int world) : threads_(std::min(world, Machine::here().cores)) {
     long const cache = std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 0L);
     // Twice the last-level cache for each of source and target, over all threads; less where memory is short.
     std::size_t const wanted = std::max<std::size_t>(std::size_t{1} << 30, 4 * static_cast<std::size_t>(cache));
     std::size_t const total = std::min(wanted, static_cast<std::size_t>(available_bytes()) / 4);
     bytes_ = total / 2 / static_cast<std::size_t>(threads_) / 4096 * 4096;
+    copiers = threads_;
+    bytes_each = bytes_;
+    how = "memcpy with " + std::to_string(threads_) + " threads of " + std::to_string(bytes_ >> 20) + " MiB each";
   }
 
   void measure() {
@@ -67,24 +73,15 @@ class Ceiling {
     auto const append = [&](std::vector<double>& gbps, const Spans& spans, double moved) {
       for (double us : spans.over_ranks_us()) gbps.push_back(moved * threads_ / us / 1e3);
     };
-    append(memcpy_, copies, 2.0 * static_cast<double>(bytes_));
-    append(read1_write5_, writes, rows(0).moved());
-    append(read5_write1_, reads, rows(0).moved());
+    append(memcpy_gbps, copies, 2.0 * static_cast<double>(bytes_));
+    append(read1_write5_gbps, writes, rows(0).moved());
+    append(read5_write1_gbps, reads, rows(0).moved());
   }
-
-  [[nodiscard]] int threads() const { return threads_; }
-  [[nodiscard]] std::size_t bytes_per_thread() const { return bytes_; }
-  //! @brief Of memcpy, which every `ratio` is to.
-  [[nodiscard]] double gbps() const { return percentile(memcpy_, 50); }
-  [[nodiscard]] const std::vector<double>& samples_gbps() const { return memcpy_; }
-  [[nodiscard]] double read1_write5_gbps() const { return percentile(read1_write5_, 50); }
-  [[nodiscard]] double read5_write1_gbps() const { return percentile(read5_write1_, 50); }
 
  private:
   static constexpr int kSamples = 7;
   int threads_;
   std::size_t bytes_ = 0;
-  std::vector<double> memcpy_, read1_write5_, read5_write1_;
 };
 
 }  // namespace ep_bench
