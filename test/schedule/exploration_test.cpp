@@ -19,7 +19,7 @@ using test::PlantedBugs;
 using test::RecordingStream;
 using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, ExploreExec>;
 
-constexpr int kHidden = 4, kTopk = 2, kTokens = 2, kEpochs = 2;
+constexpr int kHidden = 4, kTopk = 2, kTokens = 2, kEpochs = 3;
 
 float payload(int epoch, int rank, int token, int h) {
   return static_cast<float>(1000 * epoch + 100 * rank + 10 * token + h);
@@ -38,8 +38,8 @@ constexpr const char* kPatternNames[] = {"dispatch only", "zero-copy combine", "
 //! The operator's calls of every rank, recorded once; every play starts from the same memory.
 class World {
  public:
-  World(int world, int blocks, int warps, std::uint32_t first_epoch, Pattern pattern)
-      : world_(world), pattern_(pattern) {
+  World(int world, int blocks, int warps, std::uint32_t first_epoch, Pattern pattern, bool quiet = false)
+      : world_(world), pattern_(pattern), quiet_(quiet) {
     EpDispatchCombineConfig const config{.hidden_dim = kHidden,
                                          .max_num_inp_token_per_rank = kTokens,
                                          .num_experts_per_rank = 1,
@@ -110,13 +110,16 @@ class World {
     std::vector<std::int32_t> ids;
   };
 
+  //! In a quiet world rank 1 brings nothing, so that some wait for counts only.
+  int tokens_of(int rank) const { return quiet_ && rank == 1 ? 0 : kTokens; }
   bool goes(int source, int token, int destination) const {
+    if (token >= tokens_of(source)) return false;
     for (int k = 0; k < kTopk; ++k)
       if (route(world_, source, token, k) == destination) return true;
     return false;
   }
   std::string check_sums(const Rank& rank, int r, int e) const {
-    for (int t = 0; t < kTokens; ++t)
+    for (int t = 0; t < tokens_of(r); ++t)
       for (int h = 0; h < kHidden; ++h) {
         float expected = 0;
         for (int d = 0; d < world_; ++d)
@@ -147,8 +150,8 @@ class World {
     for (int t = 0; t < kTokens; ++t)
       for (int k = 0; k < kTopk; ++k) rank.ids.push_back(route(world_, r, t, k));
     for (int e = 0; e < kEpochs; ++e) {
-      auto got = rank.ep->dispatch({.input = {rank.x.data() + e * kTokens * kHidden, kTokens, kHidden},
-                                    .indices = {rank.ids.data(), kTokens, kTopk}},
+      auto got = rank.ep->dispatch({.input = {rank.x.data() + e * kTokens * kHidden, tokens_of(r), kHidden},
+                                    .indices = {rank.ids.data(), tokens_of(r), kTopk}},
                                    stream);
       got.status().or_throw();
       // The expert reads every received row and writes (rank + 1) times it to where combine takes it from.
@@ -168,7 +171,7 @@ class World {
       rank.ep
           ->combine(std::move(got->ticket),
                     {.input = {out, world_ * kTokens, kHidden},
-                     .output = {rank.y.data() + e * kTokens * kHidden, kTokens, kHidden}},
+                     .output = {rank.y.data() + e * kTokens * kHidden, tokens_of(r), kHidden}},
                     stream)
           .or_throw();
     }
@@ -176,6 +179,7 @@ class World {
 
   int world_;
   Pattern pattern_;
+  bool quiet_;
   std::size_t bytes_ = 0;
   std::vector<std::byte*> arenas_;
   std::vector<std::vector<std::byte>> initial_;
@@ -200,18 +204,26 @@ TEST_CASE("every explored interleaving of dispatch, expert and combine is exact 
     int world, blocks, warps, seeds;
     std::uint32_t first_epoch;
     Pattern pattern;
+    bool quiet = false;
+    int counted_alone = 64;  // tokens
   };
   using enum Pattern;
   for (Shape const shape : {Shape{2, 1, 1, 2000, 0, zero_copy}, Shape{2, 1, 1, 2000, 0, dispatch_only},
                             Shape{2, 2, 1, 2000, 0xfffffffeu, zero_copy}, Shape{2, 2, 1, 2000, 0, staged},
                             Shape{2, 1, 2, 2000, 0, staged}, Shape{2, 2, 2, 1000, 0, zero_copy},
                             Shape{3, 1, 1, 2000, 0, zero_copy}, Shape{3, 1, 1, 2000, 0xfffffffeu, dispatch_only},
-                            Shape{3, 2, 1, 1000, 0xffffffffu, staged}, Shape{3, 2, 1, 1000, 0, dispatch_only}}) {
-    World world(shape.world, shape.blocks, shape.warps, shape.first_epoch, shape.pattern);
+                            Shape{3, 2, 1, 1000, 0xffffffffu, staged}, Shape{3, 2, 1, 1000, 0, dispatch_only},
+                            Shape{2, 2, 1, 2000, 0, zero_copy, false, 0}, Shape{2, 2, 2, 500, 0xfffffffeu, staged, false, 0},
+                            Shape{3, 2, 1, 500, 0, dispatch_only, false, 0}, Shape{2, 1, 1, 2000, 0, zero_copy, true},
+                            Shape{2, 2, 1, 2000, 0, dispatch_only, true}, Shape{3, 2, 1, 500, 0, dispatch_only, true},
+                            Shape{3, 1, 2, 500, 0, staged, true}, Shape{2, 2, 1, 1000, 0, dispatch_only, true, 0}}) {
+    ExploreContext::kTokensCountedAlone = shape.counted_alone;
+    World world(shape.world, shape.blocks, shape.warps, shape.first_epoch, shape.pattern, shape.quiet);
     std::string first;
     int const problems = count_problems(world, {}, shape.seeds, first);
-    std::printf("explored world %d, %d x %d, %s: %d interleavings, %llu steps\n", shape.world, shape.blocks,
-                shape.warps, kPatternNames[static_cast<int>(shape.pattern)], shape.seeds,
+    std::printf("explored world %d, %d x %d, %s%s%s: %d interleavings, %llu steps\n", shape.world, shape.blocks,
+                shape.warps, kPatternNames[static_cast<int>(shape.pattern)], shape.quiet ? ", a rank without tokens" : "",
+                shape.counted_alone == 0 ? ", counting shared" : "", shape.seeds,
                 static_cast<unsigned long long>(world.steps));
     INFO(first);
     CHECK(problems == 0);

@@ -126,7 +126,9 @@ struct Gpu {
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
     if (MORI_EP_RT(Malloc)(&memory, bytes) != kRtSuccess) return nullptr;
-    if (MORI_EP_RT(Memset)(memory, 0, bytes) != kRtSuccess) return nullptr;
+    // Filling and copying may still run when the call returns, and callers' streams do not wait for them.
+    if (MORI_EP_RT(Memset)(memory, 0, bytes) != kRtSuccess || MORI_EP_RT(StreamSynchronize)(nullptr) != kRtSuccess)
+      return nullptr;
     return static_cast<std::byte*>(memory);
   }
   static void release(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(Free)(memory); }
@@ -142,6 +144,7 @@ struct Gpu {
   static void release_board(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(FreeHost)(memory); }
   static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
     (void)MORI_EP_RT(Memcpy)(dst, src, bytes, MORI_EP_RT(MemcpyDefault));
+    (void)MORI_EP_RT(StreamSynchronize)(nullptr);
   }
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
