@@ -66,6 +66,7 @@ class ExploreContext {
   void warp_sync() {}
   inline void block_sync();
   inline bool arrive(std::uint32_t* counter);
+  inline void tally(std::uint32_t* word, std::uint32_t value);
   template <class T>
   T* shared(std::size_t count) {
     used_ = (used_ + 15) / 16 * 16;
@@ -81,12 +82,8 @@ class ExploreContext {
   inline void copy(void* to, const void* from, std::size_t bytes);
   void copy_own(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
   template <class Visit>
-  void for_each_rank(std::uint64_t bits, Visit&& visit) {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), true, 0u, 1u);
-  }
-  template <class Visit>
-  void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), 1u, early ? 1u : 0u);
+  void for_each_vote(std::uint64_t bits, Visit&& visit) {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), std::uint64_t{1});
   }
   inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part, int parts);
   template <Element T, bool Weighted>
@@ -426,6 +423,11 @@ inline bool ExploreContext::arrive(std::uint32_t* counter) {
   if (++*counter != static_cast<std::uint32_t>(blocks_)) return false;
   *counter = 0;
   return true;
+}
+inline void ExploreContext::tally(std::uint32_t* word, std::uint32_t value) {
+  machine_->step(fibre_);
+  machine_->touch(fibre_, word, sizeof(*word), true, true);
+  *word += value;
 }
 template <class T>
 T ExploreContext::load(const T* p) {

@@ -25,12 +25,14 @@ concept HasGeometry = requires(const C c) {
 };
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
-//!        acquires what every earlier block released, and leaves the counter at zero.
+//!        acquires what every earlier block released, and leaves the counter at zero. `tally` adds to a word that the
+//!        blocks of a launch share, and orders nothing.
 template <class C>
 concept HasBarriers = requires(C c, std::uint32_t* counter) {
   c.warp_sync();
   c.block_sync();
   { c.arrive(counter) } -> std::same_as<bool>;
+  c.tally(counter, std::uint32_t{1});
 };
 
 //! @brief How a machine likes its work split. Up to `kTokensCountedAlone` tokens every block counts all of them, beyond
@@ -45,15 +47,10 @@ concept HasWorkSplit = requires {
   { C::warps_per_sum(std::size_t{16}) } -> std::same_as<int>;
 };
 
-//! @brief The lanes of a warp count together over the bits that any lane has set. `for_each_vote(bits, early, visit)`
-//!        calls `visit(bit, lanes, early lanes)` once per bit, each on some lane; `for_each_rank(bits, visit)` calls
-//!        `visit(bit, has it?, lower lanes that have it, lanes that have it)` on every lane, in ascending order.
+//! @brief The lanes of a warp vote over the bits that any of them has set: `for_each_vote(bits, visit)` calls `visit(bit,
+//!        voters)` once per such bit, each on some lane; `voters` has a bit per lane. Called by a whole warp.
 template <class C>
-concept HasVotes = requires(C c, void (*visit)(int, std::uint32_t, std::uint32_t),
-                            void (*rank)(int, bool, std::uint32_t, std::uint32_t)) {
-  c.for_each_vote(std::uint64_t{1}, true, visit);
-  c.for_each_rank(std::uint64_t{1}, rank);
-};
+concept HasVotes = requires(C c, void (*visit)(int, std::uint64_t)) { c.for_each_vote(std::uint64_t{1}, visit); };
 
 //! @brief Scratch of the block, the same address for all its warps, and sums into it from any warp.
 template <class C>

@@ -82,6 +82,20 @@ static_assert([] {
 #endif
 }
 
+//! @brief How many bits are set.
+[[nodiscard]] MORI_EP_HD constexpr std::int32_t count_bits(std::uint64_t bits) noexcept {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+  return __popcll(bits);
+#else
+  return __builtin_popcountll(bits);
+#endif
+}
+//! @brief The lowest `n` bits; none for negative n, all from 64 on.
+[[nodiscard]] MORI_EP_HD constexpr std::uint64_t low_bits(std::int32_t n) noexcept {
+  return n <= 0 ? 0 : n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
+}
+static_assert(low_bits(-1) == 0 && low_bits(3) == 7 && low_bits(64) == ~std::uint64_t{0});
+
 //! @brief Calls `visit(rank)` for each distinct destination of a token, in ascending rank order.
 template <class Visit>
 MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::int32_t topk, std::int32_t world,

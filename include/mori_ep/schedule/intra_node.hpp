@@ -326,6 +326,8 @@ class Runner {
       const SetLayout& set = layout_.sets[i];
       for (comm::Region words : {set.counts, set.expert_counts, set.block_counts, set.rows_arrived, set.combine_ready})
         fill(words, before_first);
+      std::vector<std::uint32_t> const none(set.expert_tally.bytes / sizeof(std::uint32_t), 0);
+      Exec::copy(at<std::byte>(set.expert_tally), none.data(), set.expert_tally.bytes);
       SetState state;
       state.epoch = config_.first_epoch;
       state.blocks_ended = blocks_launched_[i];

@@ -51,35 +51,23 @@ class Context {
     return true;
   }
 
+  __device__ void tally(std::uint32_t* word, std::uint32_t value) const { atomicAdd(word, value); }
+
   //! Lane i visits bits i and i + lanes, so that the visits run side by side.
   template <class Visit>
-  __device__ void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) const {
-    std::uint64_t const earlier = Target::ballot(early);
+  __device__ void for_each_vote(std::uint64_t bits, Visit&& visit) const {
     std::uint64_t votes[64 / lanes] = {};
     for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
       int const bit = __ffsll(static_cast<long long>(any)) - 1;
-      std::uint64_t const voted = Target::ballot(((bits >> bit) & 1u) != 0);
+      std::uint64_t const voters = Target::ballot(((bits >> bit) & 1u) != 0);
 #pragma unroll
       for (int half = 0; half < 64 / lanes; ++half)
-        if (bit == lane() + half * lanes) votes[half] = voted;
+        if (bit == lane() + half * lanes) votes[half] = voters;
     }
 #pragma unroll
     for (int half = 0; half < 64 / lanes; ++half)
-      if (votes[half] != 0)
-        visit(lane() + half * lanes, static_cast<std::uint32_t>(__popcll(votes[half])),
-              static_cast<std::uint32_t>(__popcll(votes[half] & earlier)));
+      if (votes[half] != 0) visit(lane() + half * lanes, votes[half]);
     Target::warp_sync();
-  }
-
-  template <class Visit>
-  __device__ void for_each_rank(std::uint64_t bits, Visit&& visit) const {
-    std::uint64_t const lower = (std::uint64_t{1} << lane()) - 1;
-    for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
-      int const bit = __ffsll(static_cast<long long>(any)) - 1;
-      bool const has = ((bits >> bit) & 1u) != 0;
-      std::uint64_t const votes = Target::ballot(has);
-      visit(bit, has, static_cast<std::uint32_t>(__popcll(votes & lower)), static_cast<std::uint32_t>(__popcll(votes)));
-    }
   }
 
   template <class T>

@@ -104,14 +104,13 @@ class Context {
     return true;
   }
 
-  template <class Visit>
-  void for_each_vote(std::uint64_t bits, bool early, Visit&& visit) const noexcept {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), 1u, early ? 1u : 0u);
+  void tally(std::uint32_t* word, std::uint32_t value) const noexcept {
+    std::atomic_ref<std::uint32_t>(*word).fetch_add(value, std::memory_order_relaxed);
   }
 
   template <class Visit>
-  void for_each_rank(std::uint64_t bits, Visit&& visit) const noexcept {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), true, 0u, 1u);
+  void for_each_vote(std::uint64_t bits, Visit&& visit) const noexcept {
+    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), std::uint64_t{1});
   }
 
   template <class T>

@@ -85,13 +85,13 @@ struct DispatchArgs {
     auto const world = static_cast<std::ptrdiff_t>(placement.world());
     return peers.template at<std::uint64_t>(peer, set.counts) + ((epoch % 2) * world + source) * (world + 1);
   }
-  //! @brief What `source` tells `peer` in `epoch`: its rows for each expert of `peer`.
+  //! @brief What `source` tells `peer` in `epoch`: its rows for each expert of `peer`, then how many ids name nothing.
   template <class Peers>
   [[nodiscard]] MORI_EP_HD std::uint64_t* expert_counts_of(const Peers& peers, std::int32_t peer, std::int32_t source,
                                                            std::uint32_t epoch) const {
     auto const world = static_cast<std::ptrdiff_t>(placement.world());
     return peers.template at<std::uint64_t>(peer, set.expert_counts) +
-           ((epoch % 2) * world + source) * placement.experts_per_rank();
+           ((epoch % 2) * world + source) * (placement.experts_per_rank() + 1);
   }
 };
 
@@ -104,7 +104,8 @@ struct Copy {
 //! @brief A block's scratch during a dispatch.
 template <class PeerRef>
 struct DispatchScratch {
-  enum Flag : std::int32_t { kStopped = 0, kUnheard, kInvalid, kReceived, kMissing, kFlags };
+  enum Flag : std::int32_t { kStopped = 0, kUnheard, kInvalid, kInvalidTold, kReceived, kMissing, kDropped, kLast, kFlags };
+  static constexpr std::int32_t kTile = 64;  // tokens whose votes fit a word
 
   PeerRef peers;            // through `table`
   std::byte** table;        // [W] arena bases
@@ -115,23 +116,31 @@ struct DispatchScratch {
   std::uint32_t* blocks;    // [W] how many blocks of each source send rows
   std::uint32_t* experts;   // [E] rows of all tokens, by expert
   std::uint32_t* received;  // [E_r] rows received, by local expert
-  std::uint32_t* by_warp;   // [warps][W] rows of the tokens that each warp counted; then, where a placing warp is
+  std::uint32_t* by_warp;   // [warps][W] rows of the tokens that each warp counted
   std::uint32_t* earlier;   // [warps][W] those before this block's tokens
-  Copy* copies;             // [batch][K] where each token of the batch goes
+  std::uint64_t* ranks;     // [windows][batch] the ranks each token goes to, as bits, 64 to a window
+  std::uint64_t* voters;    // [tiles][W] which tokens of a tile go to each rank, as bits
+  Copy* copies;             // [batch][K] where each token of the batch goes, in ascending rank order
   std::byte** targets;      // [batch][K] those rows' addresses
   std::int32_t* count;      // [batch] to how many ranks
-  std::uint64_t* ranks;     // [batch] the first 64 ranks it goes to, as bits
 
   //! @brief How many tokens a block places at once: their copies lie in its scratch.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t batch_tokens(std::int32_t topk) noexcept {
     return topk <= 8 ? 128 : 1024 / topk;
   }
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t topk) noexcept {
+    return (batch_tokens(topk) + kTile - 1) / kTile;
+  }
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t windows(std::int32_t world) noexcept {
+    return (world + 63) / 64;
+  }
   [[nodiscard]] static constexpr std::size_t bytes(int world, int experts, int topk, int warps) noexcept {
     auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(warps),
-               k = static_cast<std::size_t>(topk), batch = static_cast<std::size_t>(batch_tokens(topk));
-    return w * sizeof(std::byte*) +
-           batch * (k * (sizeof(Copy) + sizeof(std::byte*)) + sizeof(std::int32_t) + sizeof(std::uint64_t)) +
-           sizeof(std::uint32_t) * (kFlags + w * (4 + 2 * n) + 2 * static_cast<std::size_t>(experts)) + 128;
+               k = static_cast<std::size_t>(topk), batch = static_cast<std::size_t>(batch_tokens(topk)),
+               t = static_cast<std::size_t>(tiles(topk)), v = static_cast<std::size_t>(windows(world));
+    return w * sizeof(std::byte*) + sizeof(std::uint64_t) * (v * batch + t * w) +
+           batch * (k * (sizeof(Copy) + sizeof(std::byte*)) + sizeof(std::int32_t)) +
+           sizeof(std::uint32_t) * (kFlags + w * (4 + 2 * n) + 2 * static_cast<std::size_t>(experts)) + 160;
   }
   template <class Ctx>
   static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t experts, std::int32_t topk) {
@@ -143,7 +152,8 @@ struct DispatchScratch {
     s.peers = far.with_table(s.table);
     s.copies = ctx.template shared<Copy>(batch * k);
     s.targets = ctx.template shared<std::byte*>(batch * k);
-    s.ranks = ctx.template shared<std::uint64_t>(batch);
+    s.ranks = ctx.template shared<std::uint64_t>(batch * static_cast<std::size_t>(windows(far.world)));
+    s.voters = ctx.template shared<std::uint64_t>(w * static_cast<std::size_t>(tiles(topk)));
     s.count = ctx.template shared<std::int32_t>(batch);
     s.flags = ctx.template shared<std::uint32_t>(kFlags);
     s.total = ctx.template shared<std::uint32_t>(4 * w);

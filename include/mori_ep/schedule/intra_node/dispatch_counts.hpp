@@ -28,11 +28,18 @@ struct CountExchange {
     return ctx.block() < args.placement.world();
   }
 
-  //! @brief Counts rows by destination, warp by warp: of this block's tokens, or of all and of those before them. Keeps
-  //!        the first `batch` tokens' ranks for placing.
+  //! @brief The ranks, of the first 64, that the first token goes to which this thread counts: read early, since on a GPU
+  //!        the reads are what takes time.
   template <class Ctx>
-  MORI_EP_HD void count_rows(Ctx& ctx, TokenRange batch) const {
-    std::int32_t const world = args.placement.world();
+  [[nodiscard]] MORI_EP_HD std::uint64_t first_ranks(Ctx& ctx) const {
+    return args.ranks_of(ctx, (shared ? run.begin : 0) + thread(ctx), shared ? run.end : count, 0);
+  }
+
+  //! @brief Counts rows by destination, warp by warp: of this block's tokens, or of all and of those before them. Keeps
+  //!        the ranks of the first `batch` tokens for placing.
+  template <class Ctx>
+  MORI_EP_HD void count_rows(Ctx& ctx, TokenRange batch, std::uint64_t first) const {
+    std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
     std::uint32_t* all = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
     std::uint32_t* earlier = s.earlier + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
     for (std::int32_t d = ctx.lane(); d < world; d += Ctx::lanes) all[d] = earlier[d] = 0;
@@ -41,11 +48,12 @@ struct CountExchange {
     for (std::int32_t at = begin + ctx.warp() * Ctx::lanes; at < end; at += threads(ctx)) {
       std::int32_t const t = at + ctx.lane();
       for (std::int32_t window = 0; 64 * window < world; ++window) {
-        std::uint64_t const ranks = args.ranks_of(ctx, t, end, window);
-        if (window == 0 && t >= batch.begin && t < batch.end) s.ranks[t - batch.begin] = ranks;
-        ctx.for_each_vote(ranks, t < run.begin, [&](std::int32_t bit, std::uint32_t rows, std::uint32_t before) {
-          all[64 * window + bit] += rows;
-          earlier[64 * window + bit] += before;
+        std::uint64_t const ranks = window == 0 && t == begin + thread(ctx) ? first : args.ranks_of(ctx, t, end, window);
+        if (t >= batch.begin && t < batch.end) s.ranks[window * most + t - batch.begin] = ranks;
+        ctx.for_each_vote(ranks, [&](std::int32_t bit, std::uint64_t voters) {
+          all[64 * window + bit] += static_cast<std::uint32_t>(routing::count_bits(voters));
+          earlier[64 * window + bit] +=
+              static_cast<std::uint32_t>(routing::count_bits(voters & routing::low_bits(run.begin - at)));
         });
       }
     }
@@ -93,20 +101,52 @@ struct CountExchange {
     }
   }
 
-  //! @brief One row per expert that a token names, for the experts of the peers that this block tells, in words that are
-  //!        whole by themselves; block 0 also counts the ids that name nothing, but are not kNoExpert.
+  //! @brief One row per expert that a token names, for the experts of the peers that this block tells, and the ids that
+  //!        name nothing but are not kNoExpert, in words that are whole by themselves. For blocks that count all tokens.
   template <class Ctx>
   MORI_EP_HD void announce_experts(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank,
-                       local_experts = args.placement.experts_per_rank();
+    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
+    bool const one_peer = ctx.blocks() >= world;
     for (std::int32_t t = thread(ctx); t < count; t += threads(ctx))
-      for (std::int32_t first = 0; first < args.topk; first += Args::kIdsAtOnce) count_experts(ctx, t, first);
+      for_each_expert(ctx, t, [&](Index id, std::int32_t rank) {
+        if (rank < 0)
+          ctx.shared_add(s.flags + Scratch::kInvalid, 1u);
+        else if (one_peer ? rank == ctx.block() : rank % ctx.blocks() == ctx.block())
+          ctx.shared_add(s.experts + id, 1u);
+      });
     ctx.block_sync();
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
-      auto* words = args.expert_counts_of(s.peers, peer, me, epoch);
-      for (std::int32_t e = thread(ctx); e < local_experts; e += threads(ctx))
-        ctx.post(words + e, epoch, s.experts[peer * local_experts + e]);
+      auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
+      for (std::int32_t e = thread(ctx); e <= local_experts; e += threads(ctx))
+        ctx.post(words + e, epoch,
+                 e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]);
     }
+  }
+
+  //! @brief The same when the blocks share the counting, by one warp of each: a tally in this rank's memory, and the last
+  //!        block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
+  template <class Ctx>
+  MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
+    std::int32_t const experts = args.placement.experts(), local_experts = args.placement.experts_per_rank();
+    auto* tally = s.peers.template at<std::uint32_t>(args.port.peers.rank, args.set.expert_tally);
+    for (std::int32_t t = run.begin + ctx.lane(); t < run.end; t += Ctx::lanes)
+      for_each_expert(ctx, t, [&](Index id, std::int32_t rank) {
+        ctx.tally(tally + (rank < 0 ? static_cast<Index>(experts) : id), 1u);
+      });
+    ctx.warp_sync();
+    if (ctx.lane() == 0) s.flags[Scratch::kLast] = ctx.arrive(&state->blocks_tallied) ? 1 : 0;
+    ctx.warp_sync();
+    if (s.flags[Scratch::kLast] == 0) return;
+    std::uint32_t const invalid = ctx.load(tally + experts);
+    for (std::int32_t i = ctx.lane(); i < experts + args.placement.world(); i += Ctx::lanes) {
+      bool const expert = i < experts;
+      std::int32_t const peer = expert ? i / local_experts : i - experts;
+      auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
+      ctx.post(words + (expert ? i - peer * local_experts : local_experts), epoch,
+               expert ? ctx.load(tally + i) : invalid);
+    }
+    ctx.warp_sync();
+    for (std::int32_t i = ctx.lane(); i <= experts; i += Ctx::lanes) ctx.store(tally + i, 0u);
   }
 
   //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. False when a peer did
@@ -146,24 +186,21 @@ struct CountExchange {
     return sum;
   }
 
-  template <class Ctx>
-  MORI_EP_HD void count_experts(Ctx& ctx, std::int32_t t, std::int32_t first) const {
-    bool const one_peer = ctx.blocks() >= args.placement.world();
-    Index id[Args::kIdsAtOnce];
-    args.read_ids(ctx, t, first, id);
-    MORI_EP_UNROLL
-    for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k) {
-      std::int32_t const rank = args.placement.rank_of(id[k]);
-      if (rank < 0) {
-        if (ctx.block() == 0 && id[k] != static_cast<Index>(routing::kNoExpert))
-          ctx.shared_add(s.flags + Scratch::kInvalid, 1u);
-        continue;
-      }
-      if (one_peer ? rank != ctx.block() : rank % ctx.blocks() != ctx.block()) continue;
-      bool named = routing::named_before(args.ids_of(t), first, id[k]);
+  //! Calls `visit(id, rank)` for each distinct expert that token t names, and for ids that name nothing (rank -1).
+  template <class Ctx, class Visit>
+  MORI_EP_HD void for_each_expert(Ctx& ctx, std::int32_t t, Visit&& visit) const {
+    for (std::int32_t first = 0; first < args.topk; first += Args::kIdsAtOnce) {
+      Index id[Args::kIdsAtOnce];
+      args.read_ids(ctx, t, first, id);
       MORI_EP_UNROLL
-      for (std::int32_t j = 0; j < k; ++j) named |= id[j] == id[k];
-      if (!named) ctx.shared_add(s.experts + id[k], 1u);
+      for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k) {
+        if (id[k] == static_cast<Index>(routing::kNoExpert)) continue;
+        std::int32_t const rank = args.placement.rank_of(id[k]);
+        bool named = rank >= 0 && routing::named_before(args.ids_of(t), first, id[k]);
+        MORI_EP_UNROLL
+        for (std::int32_t j = 0; j < k; ++j) named |= rank >= 0 && id[j] == id[k];
+        if (!named) visit(id[k], rank);
+      }
     }
   }
 };

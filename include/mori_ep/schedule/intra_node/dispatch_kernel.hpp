@@ -51,8 +51,10 @@ struct DispatchKernel {
     TokenRange batch = first_batch(run);
     CountExchange<PeerRef, Index> const counts{args, s, epoch, count, run,
                                                ctx.blocks() > 1 && count > Ctx::kTokensCountedAlone};
+    bool const counting = sends && (batch.count() > 0 || counts.announces(ctx));
+    std::uint64_t const first = counting ? counts.first_ranks(ctx) : 0;
     clear(ctx, s);
-    if (sends && (batch.count() > 0 || counts.announces(ctx))) counts.count_rows(ctx, batch);
+    if (counting) counts.count_rows(ctx, batch, first);
     ctx.block_sync();
 
     bool ok = s.flags[Scratch::kStopped] == 0;
@@ -66,11 +68,15 @@ struct DispatchKernel {
         counts.fold_earlier(ctx);
       if (ok && counts.announces(ctx)) {
         counts.announce_rows(ctx);
-        counts.announce_experts(ctx);
+        if (!counts.shared) counts.announce_experts(ctx);
       }
-      if (ok && batch.count() > 0) prefetch(ctx, batch);
+      // While the counts travel: which tokens of the first batch go where, and its payload into the cache.
+      if (ok && batch.count() > 0) {
+        mark_voters(ctx, s, batch);
+        prefetch(ctx, batch);
+      }
       if (ok && (batch.count() > 0 || ctx.block() == 0)) ok = counts.hear(ctx);
-      if (ok) send_run(ctx, s, run, batch);
+      if (ok) send_run(ctx, s, counts, batch, state);
       if (ok) publish_rows(ctx, s, epoch, run.count() > 0, count);
     }
     if (ctx.block() == 0) finish(ctx, s, state, epoch, count, ok);
@@ -111,12 +117,15 @@ struct DispatchKernel {
     return WarpShare::of(ctx.warp(), Ctx::row_warps(ctx.warps()), batch.count(), Ctx::warps_per_row(args.row_bytes));
   }
 
-  //! Places and sends this block's tokens, batch by batch. The ranks of the first are in scratch.
+  //! Places and sends this block's tokens, batch by batch. The ranks and voters of the first are in scratch.
   template <class Ctx>
-  MORI_EP_HD void send_run(Ctx& ctx, const Scratch& s, TokenRange run, TokenRange batch) const {
-    std::int32_t const world = args.placement.world();
+  MORI_EP_HD void send_run(Ctx& ctx, const Scratch& s, const CountExchange<PeerRef, Index>& counts, TokenRange batch,
+                           SetState* state) const {
+    TokenRange const run = counts.run;
+    std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
     while (batch.count() > 0) {
       place_batch(ctx, s, batch);
+      if (counts.shared && batch.begin == run.begin && ctx.warp() == ctx.warps() - 1) counts.tally_experts(ctx, state);
       // Where some warps move rows, the others do what travels beside them meanwhile.
       std::int32_t const movers = Ctx::row_warps(ctx.warps());
       if (ctx.warp() < movers) send_rows(ctx, s, batch);
@@ -127,67 +136,77 @@ struct DispatchKernel {
       TokenRange const next = first_batch({batch.end, run.end});
       if (next.count() == 0) return;
       ctx.block_sync();
-      const std::uint32_t* last = s.by_warp + static_cast<std::ptrdiff_t>(placers(ctx, batch) - 1) * world;
-      for (std::int32_t d = thread(ctx); d < world; d += threads(ctx)) s.before[d] = last[d];
+      for (std::int32_t d = thread(ctx); d < world; d += threads(ctx))
+        s.before[d] += earlier_in_batch(s, batch.count(), d);
       for (std::int32_t t = next.begin + thread(ctx); t < next.end; t += threads(ctx))
-        s.ranks[t - next.begin] = args.ranks_of(ctx, t, next.end, 0);
+        for (std::int32_t window = 0; 64 * window < world; ++window)
+          s.ranks[window * most + t - next.begin] = args.ranks_of(ctx, t, next.end, window);
       ctx.block_sync();
       batch = next;
+      mark_voters(ctx, s, batch);
+      ctx.block_sync();
     }
   }
 
-  //! How many warps it takes to place a batch, a token per lane; on a machine of few lanes, all of them.
+  //! Turns the ranks of each token into the tokens of each rank, a warp per tile.
   template <class Ctx>
-  static MORI_EP_HD std::int32_t placers(Ctx& ctx, TokenRange batch) {
-    std::int32_t const wanted = (batch.count() + Ctx::lanes - 1) / Ctx::lanes;
-    return wanted < ctx.warps() ? wanted : ctx.warps();
+  MORI_EP_HD void mark_voters(Ctx& ctx, const Scratch& s, TokenRange batch) const {
+    std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
+    for (std::int32_t tile = ctx.warp(); tile * Scratch::kTile < batch.count(); tile += ctx.warps()) {
+      std::uint64_t* voters = s.voters + static_cast<std::ptrdiff_t>(tile) * world;
+      for (std::int32_t d = ctx.lane(); d < world; d += Ctx::lanes) voters[d] = 0;
+      ctx.warp_sync();
+      for (std::int32_t part = 0; part < Scratch::kTile; part += Ctx::lanes) {
+        std::int32_t const slot = tile * Scratch::kTile + part + ctx.lane();
+        for (std::int32_t window = 0; 64 * window < world; ++window)
+          ctx.for_each_vote(slot < batch.count() ? s.ranks[window * most + slot] : 0,
+                            [&](std::int32_t bit, std::uint64_t votes) { voters[64 * window + bit] |= votes << part; });
+      }
+    }
+  }
+  //! How many tokens of the batch before `slot` go to rank d.
+  [[nodiscard]] MORI_EP_HD std::uint32_t earlier_in_batch(const Scratch& s, std::int32_t slot, std::int32_t d) const {
+    std::int32_t tokens = 0;
+    for (std::int32_t at = 0; at < slot; at += Scratch::kTile)
+      tokens += routing::count_bits(s.voters[at / Scratch::kTile * args.placement.world() + d] &
+                                    routing::low_bits(slot - at));
+    return static_cast<std::uint32_t>(tokens);
   }
 
-  //! Gives every token of the batch its row on each of its ranks, one token per lane. A placing warp counts what the
-  //! warps before it place, so that none waits for another.
+  //! Gives every token of the batch its row on each of its ranks, a token and rank per thread.
   template <class Ctx>
   MORI_EP_HD void place_batch(Ctx& ctx, const Scratch& s, TokenRange batch) const {
-    std::int32_t const world = args.placement.world(), warps = placers(ctx, batch);
-    if (ctx.warp() < warps) {
-      TokenRange const mine = TokenRange::part(batch.begin, batch.count(), ctx.warp(), warps);
-      std::uint32_t* next = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
-      for (std::int32_t d = ctx.lane(); d < world; d += Ctx::lanes) next[d] = s.before[d];
-      ctx.warp_sync();
-      for (std::int32_t window = 0; 64 * window < world; ++window) {
-        std::uint32_t* next_here = next + 64 * window;
-        for (std::int32_t at = batch.begin; at < mine.begin; at += Ctx::lanes)
-          ctx.for_each_vote(ranks_in_batch(ctx, s, batch, at + ctx.lane(), mine.begin, window), false,
-                            [&](std::int32_t bit, std::uint32_t rows, std::uint32_t) { next_here[bit] += rows; });
-      }
-      for (std::int32_t at = mine.begin; at < mine.end; at += Ctx::lanes) {
-        std::int32_t const t = at + ctx.lane(), slot = t - batch.begin;
-        std::int32_t copies = 0;
-        for (std::int32_t window = 0; 64 * window < world; ++window) {
-          ctx.warp_sync();
-          ctx.for_each_rank(ranks_in_batch(ctx, s, batch, t, mine.end, window),
-                            [&](std::int32_t bit, bool goes, std::uint32_t earlier, std::uint32_t rows) {
-                              std::int32_t const d = 64 * window + bit;
-                              std::uint32_t const row = next[d] + earlier;
-                              if (goes && row < static_cast<std::uint32_t>(args.capacity)) {
-                                s.copies[slot * args.topk + copies] = Copy{d, row};
-                                s.targets[slot * args.topk + copies++] =
-                                    s.peers.template at<std::byte>(d, args.set.recv_x) +
-                                    static_cast<std::size_t>(row) * args.row_bytes;
-                              }
-                              ctx.warp_sync();
-                              if (ctx.lane() == 0) next[d] += rows;
-                            });
-        }
-        if (t < mine.end) s.count[slot] = copies;
-      }
+    std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
+    for (std::int32_t i = thread(ctx); i < batch.count() * world; i += threads(ctx)) {
+      std::int32_t const slot = i / world, d = i - slot * world, window = d / 64;
+      std::uint64_t const ranks = s.ranks[window * most + slot], bit = std::uint64_t{1} << (d % 64);
+      if (d % 64 != 0 && (ranks & bit) == 0) continue;
+      std::int32_t copies = 0;
+      for (std::int32_t w = 0; w < window; ++w) copies += routing::count_bits(s.ranks[w * most + slot]);
+      if (d % 64 == 0 && window + 1 == Scratch::windows(world)) s.count[slot] = copies + routing::count_bits(ranks);
+      if ((ranks & bit) == 0) continue;
+      copies += routing::count_bits(ranks & (bit - 1));
+      std::uint32_t const row = s.before[d] + earlier_in_batch(s, slot, d);
+      s.copies[slot * args.topk + copies] = Copy{d, row};
+      s.targets[slot * args.topk + copies] =
+          s.peers.template at<std::byte>(d, args.set.recv_x) + static_cast<std::size_t>(row) * args.row_bytes;
+      if (row >= static_cast<std::uint32_t>(args.capacity)) ctx.shared_add(s.flags + Scratch::kDropped, 1u);
     }
     ctx.block_sync();
+    if (s.flags[Scratch::kDropped] == 0) return;
+    for (std::int32_t slot = thread(ctx); slot < batch.count(); slot += threads(ctx)) drop_copies(s, slot);
+    ctx.block_sync();
   }
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::uint64_t ranks_in_batch(Ctx& ctx, const Scratch& s, TokenRange batch, std::int32_t t,
-                                                        std::int32_t end, std::int32_t window) const {
-    if (t >= end) return 0;
-    return window == 0 ? s.ranks[t - batch.begin] : args.ranks_of(ctx, t, end, window);
+  //! Leaves out the copies of a token that find no room.
+  MORI_EP_HD void drop_copies(const Scratch& s, std::int32_t slot) const {
+    std::int32_t kept = 0;
+    for (std::int32_t c = 0; c < s.count[slot]; ++c) {
+      Copy const copy = s.copies[slot * args.topk + c];
+      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
+      s.targets[slot * args.topk + kept] = s.targets[slot * args.topk + c];
+      s.copies[slot * args.topk + kept++] = copy;
+    }
+    s.count[slot] = kept;
   }
 
   //! The payload: the warps of a group share each row.
@@ -287,16 +306,19 @@ struct DispatchKernel {
 
   template <class Ctx>
   MORI_EP_HD void hear_experts(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
-    std::int32_t const local_experts = args.placement.experts_per_rank(), all = args.placement.experts();
-    auto* words = args.expert_counts_of(s.peers, args.port.peers.rank, 0, epoch);
-    for (std::int32_t i = thread(ctx); i < all; i += threads(ctx)) {
-      std::int32_t const source = i / local_experts;
+    std::int32_t const me = args.port.peers.rank, each = args.placement.experts_per_rank() + 1;
+    auto* words = args.expert_counts_of(s.peers, me, 0, epoch);
+    for (std::int32_t i = thread(ctx); i < args.placement.world() * each; i += threads(ctx)) {
+      std::int32_t const source = i / each, e = i - source * each;
       std::uint32_t rows = 0;
       if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &rows, exec::WaitOrder::none)) {
         ctx.shared_add(s.flags + Scratch::kMissing, 1u);
         break;
       }
-      ctx.shared_add(s.received + (i - source * local_experts), rows);
+      if (e + 1 < each)
+        ctx.shared_add(s.received + e, rows);
+      else if (source == me)
+        s.flags[Scratch::kInvalidTold] = rows;
     }
   }
 
@@ -341,7 +363,7 @@ struct DispatchKernel {
     std::int64_t const total = s.flags[Scratch::kReceived], kept = total < args.capacity ? total : args.capacity;
     if (thread(ctx) == 0) {
       ctx.store(&state->totals, routing::RecvTotals{static_cast<std::int32_t>(kept), 0, total, total - kept,
-                                                    static_cast<std::int64_t>(s.flags[Scratch::kInvalid])});
+                                                    static_cast<std::int64_t>(s.flags[Scratch::kInvalidTold])});
       ctx.store(&state->tokens, count);
       ctx.store(&state->epoch, epoch);
     }

@@ -56,7 +56,7 @@ struct SetState {
   std::int32_t tokens = 0;           //!< how many tokens the last dispatch brought
   std::uint32_t combine_staged = 0;  //!< blocks of the running combine that have staged their rows
   std::uint32_t blocks_ended = 0;    //!< blocks of all launches on this set that have ended (Exec::kFreeWaits is false)
-  std::uint32_t reserved = 0;
+  std::uint32_t blocks_tallied = 0;  // blocks of the running dispatch that have counted their experts
   routing::RecvTotals totals;
 };
 
@@ -66,7 +66,7 @@ struct SetLayout {
   comm::Region counts;         //!< [2][W][W + 1] signal words, by epoch's parity: rows s sends to each rank; its senders
   comm::Region rows_arrived;   //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
   comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
-  comm::Region expert_counts;  //!< [2][W][E_r] signal words, by parity: rows of s per local expert, before any is dropped
+  comm::Region expert_counts;  //!< [2][W][E_r + 1] signal words, by parity: rows of s per local expert, dropped ones too; its invalid ids
   comm::Region recv_x;         //!< [R][H]
   comm::Region recv_weights;   //!< [R][K] fp32
   comm::Region recv_ids;       //!< [R][K] Index
@@ -82,6 +82,7 @@ struct SetLayout {
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
   comm::Region block_counts;   //!< [kMaxBlocks][W] signal words: rows that each block of this rank sends
+  comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
 };
@@ -132,9 +133,10 @@ struct Layout {
       set.counts = at.add(2 * w * (w + 1), sizeof(std::uint64_t));
       set.rows_arrived = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
-      set.expert_counts = at.add(2 * w * local_experts, sizeof(std::uint64_t));
+      set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
       set.block_counts = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
+      set.expert_tally = at.add(w * local_experts + 1, sizeof(std::uint32_t));
       set.senders = at.add(w, sizeof(std::uint32_t));
       set.expert_count = at.add(local_experts, sizeof(std::int32_t));
       set.routes = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(routing::RouteEntry));
