@@ -8,6 +8,24 @@
 #define MORI_EP_HD
 #endif
 
+// Calls that few launches make: kept out of the way of the instructions that all make. On AMD a call costs scratch memory.
+#if defined(__CUDACC__) && !defined(__HIP__)
+#define MORI_EP_COLD __noinline__
+#elif defined(__HIP__)
+#define MORI_EP_COLD
+#else
+#define MORI_EP_COLD [[gnu::cold]]
+#endif
+
+// Loops of few rounds: a GPU reads instructions slowly the first time, so copies of a loop's body cost more than branches.
+#if defined(__CUDACC__)
+#define MORI_EP_ROLLED _Pragma("unroll 1")
+#elif defined(__clang__)
+#define MORI_EP_ROLLED _Pragma("clang loop unroll(disable)")
+#else
+#define MORI_EP_ROLLED
+#endif
+
 // g++ leaves short loops rolled at -O2.
 #if defined(__CUDACC__)
 #define MORI_EP_UNROLL _Pragma("unroll")

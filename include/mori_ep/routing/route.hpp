@@ -109,6 +109,7 @@ MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::i
 //!        still gets one row.
 template <IndexType Index>
 [[nodiscard]] MORI_EP_HD constexpr bool named_before(const Index* ids, std::int32_t n, Index id) noexcept {
+  MORI_EP_ROLLED
   for (std::int32_t j = 0; j < n; ++j)
     if (ids[j] == id) return true;
   return false;

@@ -148,22 +148,15 @@ class Context {
     Target::store_relaxed_system(word, signal_word(epoch, payload));
   }
   __device__ void launch_ends(std::uint32_t*) const {}  // freeing device memory waits for launches
-  //! Polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside; the word
-  //! is read once more with acquire when it is there.
-  __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits, WaitOrder order) {
+  //! Looks and polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside;
+  //! the word is read once more with acquire when it is there.
+  __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
+                             WaitOrder order) const {
     std::uint64_t seen = Target::load_relaxed_system(word);
-    for (std::uint32_t round = 1; signal_epoch(seen) != epoch; ++round) {
-      if (round % kCheckEvery == 0) {
-        std::uint64_t const now = Target::clock_ns();
-        if (first_wait_ns_ == 0) first_wait_ns_ = now;  // one deadline for all waits of this thread's launch
-        if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
-        if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
-        for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
-          if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
-        if (now - first_wait_ns_ >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};
-        Target::nap();
-      }
-      seen = Target::load_relaxed_system(word);
+    if (signal_epoch(seen) != epoch) {
+      WaitResult const got = poll(word, epoch, limits, start_ns_);
+      if (got.end != WaitEnd::arrived) return got;
+      seen = got.word;
     }
     return {WaitEnd::arrived, order == WaitOrder::none ? seen : Target::load_acquire_system(word)};
   }
@@ -183,6 +176,23 @@ class Context {
  private:
   static constexpr std::uint32_t kCheckEvery = 64;
 
+  //! One deadline for all waits of a launch: peers that are late one after the other do not add up.
+  static MORI_EP_COLD __device__ WaitResult poll(std::uint64_t* word, std::uint32_t epoch, WaitLimits limits,
+                                                 std::uint64_t start_ns) {
+    for (std::uint32_t round = 1;; ++round) {
+      std::uint64_t const seen = Target::load_relaxed_system(word);
+      if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
+      if (round % kCheckEvery != 0) continue;
+      if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
+      if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
+      for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
+        if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
+      if (Target::clock_ns() - start_ns >= static_cast<std::uint64_t>(limits.timeout_ns))
+        return {WaitEnd::expired, seen};
+      Target::nap();
+    }
+  }
+
   template <class Word>
   __device__ void copy_as(void* to, const void* from, std::size_t count) const {
     for (std::size_t i = static_cast<std::size_t>(lane()); i < count; i += lanes)
@@ -192,7 +202,7 @@ class Context {
   std::byte* scratch_;
   std::byte* sums_;
   std::size_t used_ = 0;
-  std::uint64_t first_wait_ns_ = 0;
+  std::uint64_t start_ns_ = Target::clock_ns();
 };
 static_assert(KernelContext<Context<true>>);
 

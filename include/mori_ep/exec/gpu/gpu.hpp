@@ -33,7 +33,7 @@ MORI_EP_HD constexpr std::size_t sum_scratch(int warps) {
 }
 
 template <class Kernel>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(const Kernel kernel) {
+__global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(MORI_EP_GRID_CONSTANT const Kernel kernel) {
   extern __shared__ __attribute__((aligned(16))) std::byte scratch[];
   Context<kReducesRows<Kernel>> context(scratch + sum_scratch<Kernel>(static_cast<int>(blockDim.x) / Target::lanes),
                                         scratch);

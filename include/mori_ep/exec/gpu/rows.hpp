@@ -59,6 +59,7 @@ __device__ inline void multicast_vectors(const std::byte* src, std::byte* const*
 #pragma unroll
     for (RowBytes i = 0; i < InFlight; ++i)
       if (at + i * step < bytes) v[i] = Target::load_row(src + at + i * step);
+#pragma unroll 1
     for (int d = 0; d < n; ++d) {
       std::byte* to = dst[d] + at;
 #pragma unroll

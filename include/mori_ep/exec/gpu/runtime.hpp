@@ -6,12 +6,14 @@
 #include <hip/hip_runtime.h>
 #define MORI_EP_GPU 1
 #define MORI_EP_RT(name) hip##name
+#define MORI_EP_GRID_CONSTANT
 #define MORI_EP_RT_ATTRIBUTE_UNITS hipDeviceAttributeMultiprocessorCount
 #define MORI_EP_RT_ATTRIBUTE_SCRATCH hipDeviceAttributeMaxSharedMemoryPerBlock
 #elif defined(__CUDACC__)
 #include <cuda_runtime.h>
 #define MORI_EP_GPU 1
 #define MORI_EP_RT(name) cuda##name
+#define MORI_EP_GRID_CONSTANT __grid_constant__  // its address is that of the parameters themselves
 #define MORI_EP_RT_ATTRIBUTE_UNITS cudaDevAttrMultiProcessorCount
 #define MORI_EP_RT_ATTRIBUTE_SCRATCH cudaDevAttrMaxSharedMemoryPerBlockOptin
 #endif

@@ -60,9 +60,10 @@ struct DispatchArgs {
   }
   //! @brief The ranks of one window that token t goes to, as bits; none past the last token.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::uint64_t ranks_of(Ctx& ctx, std::int32_t t, std::int32_t end,
+  [[nodiscard]] MORI_EP_COLD MORI_EP_HD std::uint64_t ranks_of(Ctx ctx, std::int32_t t, std::int32_t end,
                                                   std::int32_t window) const {
     std::uint64_t ranks = 0;
+    MORI_EP_ROLLED
     for (std::int32_t first = 0; first < topk && t < end; first += kIdsAtOnce) {
       Index id[kIdsAtOnce];
       read_ids(ctx, t, first, id);
@@ -95,9 +96,9 @@ struct DispatchArgs {
   }
 };
 
-//! @brief One copy of a token: the rank it goes to and its row there.
+//! @brief One copy of a token of the batch: the rank it goes to, the token's slot in the batch, and its row there.
 struct Copy {
-  std::int32_t rank;
+  std::uint16_t rank, slot;
   std::uint32_t row;
 };
 
@@ -120,9 +121,11 @@ struct DispatchScratch {
   std::uint32_t* earlier;   // [warps][W] those before this block's tokens
   std::uint64_t* ranks;     // [windows][batch] the ranks each token goes to, as bits, 64 to a window
   std::uint64_t* voters;    // [tiles][W] which tokens of a tile go to each rank, as bits
-  Copy* copies;             // [batch][K] where each token of the batch goes, in ascending rank order
-  std::byte** targets;      // [batch][K] those rows' addresses
-  std::int32_t* count;      // [batch] to how many ranks
+  std::uint32_t* start;     // [tiles][W + 1] where each rank's copies start among those of a tile; how many there are
+  Copy* copies;             // [tiles][kTile * K] the copies of a tile, rank by rank: neighbours have neighbouring rows
+  std::byte** targets;      // [batch][K] the rows of each token, in ascending rank order
+  routing::RouteEntry* routes;  // [batch][K] the same, for the ticket
+  std::int32_t* count;      // [batch] how many
 
   //! @brief How many tokens a block places at once: their copies lie in its scratch.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t batch_tokens(std::int32_t topk) noexcept {
@@ -138,9 +141,10 @@ struct DispatchScratch {
     auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(warps),
                k = static_cast<std::size_t>(topk), batch = static_cast<std::size_t>(batch_tokens(topk)),
                t = static_cast<std::size_t>(tiles(topk)), v = static_cast<std::size_t>(windows(world));
-    return w * sizeof(std::byte*) + sizeof(std::uint64_t) * (v * batch + t * w) +
-           batch * (k * (sizeof(Copy) + sizeof(std::byte*)) + sizeof(std::int32_t)) +
-           sizeof(std::uint32_t) * (kFlags + w * (4 + 2 * n) + 2 * static_cast<std::size_t>(experts)) + 160;
+    return w * sizeof(std::byte*) + sizeof(std::uint64_t) * (v * batch + t * w) + t * kTile * k * sizeof(Copy) +
+           batch * (k * (sizeof(routing::RouteEntry) + sizeof(std::byte*)) + sizeof(std::int32_t)) +
+           sizeof(std::uint32_t) * (kFlags + t * (w + 1) + w * (4 + 2 * n) + 2 * static_cast<std::size_t>(experts)) +
+           192;
   }
   template <class Ctx>
   static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t experts, std::int32_t topk) {
@@ -150,10 +154,12 @@ struct DispatchScratch {
     DispatchScratch s;
     s.table = ctx.template shared<std::byte*>(w);
     s.peers = far.with_table(s.table);
-    s.copies = ctx.template shared<Copy>(batch * k);
+    s.copies = ctx.template shared<Copy>(static_cast<std::size_t>(tiles(topk) * kTile) * k);
+    s.routes = ctx.template shared<routing::RouteEntry>(batch * k);
     s.targets = ctx.template shared<std::byte*>(batch * k);
     s.ranks = ctx.template shared<std::uint64_t>(batch * static_cast<std::size_t>(windows(far.world)));
     s.voters = ctx.template shared<std::uint64_t>(w * static_cast<std::size_t>(tiles(topk)));
+    s.start = ctx.template shared<std::uint32_t>((w + 1) * static_cast<std::size_t>(tiles(topk)));
     s.count = ctx.template shared<std::int32_t>(batch);
     s.flags = ctx.template shared<std::uint32_t>(kFlags);
     s.total = ctx.template shared<std::uint32_t>(4 * w);

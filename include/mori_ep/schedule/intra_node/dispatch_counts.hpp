@@ -42,11 +42,13 @@ struct CountExchange {
     std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
     std::uint32_t* all = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
     std::uint32_t* earlier = s.earlier + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
-    for (std::int32_t d = ctx.lane(); d < world; d += Ctx::lanes) all[d] = earlier[d] = 0;
+    by_lane(ctx, world, [&](std::int32_t d) { all[d] = earlier[d] = 0; });
     ctx.warp_sync();
     std::int32_t const begin = shared ? run.begin : 0, end = shared ? run.end : count;
+    MORI_EP_ROLLED
     for (std::int32_t at = begin + ctx.warp() * Ctx::lanes; at < end; at += threads(ctx)) {
       std::int32_t const t = at + ctx.lane();
+      MORI_EP_ROLLED
       for (std::int32_t window = 0; 64 * window < world; ++window) {
         std::uint64_t const ranks = window == 0 && t == begin + thread(ctx) ? first : args.ranks_of(ctx, t, end, window);
         if (t >= batch.begin && t < batch.end) s.ranks[window * most + t - batch.begin] = ranks;
@@ -62,8 +64,8 @@ struct CountExchange {
   //! @brief After the block has met: this block's tokens start behind those before them.
   template <class Ctx>
   MORI_EP_HD void fold_earlier(Ctx& ctx) const {
-    for (std::int32_t d = thread(ctx); d < args.placement.world(); d += threads(ctx))
-      ctx.shared_add(s.before + d, over_warps(ctx, s.earlier, d));
+    by_thread(ctx, args.placement.world(),
+              [&](std::int32_t d) { ctx.shared_add(s.before + d, over_warps(ctx, s.earlier, d)); });
   }
 
   //! @brief The blocks of this rank tell each other their counts, as words that are whole by themselves. False when one
@@ -72,8 +74,10 @@ struct CountExchange {
   [[nodiscard]] MORI_EP_HD bool share(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
     auto* words = s.peers.template at<std::uint64_t>(me, args.set.block_counts);
-    for (std::int32_t d = thread(ctx); d < world; d += threads(ctx))
+    by_thread(ctx, world, [&](std::int32_t d) {
       ctx.post(words + static_cast<std::ptrdiff_t>(ctx.block()) * world + d, epoch, over_warps(ctx, s.by_warp, d));
+    });
+    MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < ctx.blocks() * world; i += threads(ctx)) {
       std::uint32_t rows = 0;
       if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, me, &rows, exec::WaitOrder::none)) {
@@ -94,11 +98,12 @@ struct CountExchange {
   MORI_EP_HD void announce_rows(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
     auto const senders = static_cast<std::uint32_t>(count < ctx.blocks() ? count : ctx.blocks());
-    for (std::int32_t i = thread(ctx); i <= world; i += threads(ctx)) {
+    by_thread(ctx, world + 1, [&](std::int32_t i) {
       std::uint32_t const payload = i == world ? senders : shared ? s.total[i] : over_warps(ctx, s.by_warp, i);
+      MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks())
         ctx.signal_after_launch(args.counts_of(s.peers, peer, me, epoch) + i, epoch, payload);
-    }
+    });
   }
 
   //! @brief One row per expert that a token names, for the experts of the peers that this block tells, and the ids that
@@ -107,19 +112,20 @@ struct CountExchange {
   MORI_EP_HD void announce_experts(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     bool const one_peer = ctx.blocks() >= world;
-    for (std::int32_t t = thread(ctx); t < count; t += threads(ctx))
-      for_each_expert(ctx, t, [&](Index id, std::int32_t rank) {
-        if (rank < 0)
-          ctx.shared_add(s.flags + Scratch::kInvalid, 1u);
-        else if (one_peer ? rank == ctx.block() : rank % ctx.blocks() == ctx.block())
-          ctx.shared_add(s.experts + id, 1u);
-      });
+    for_each_expert(ctx, 0, count, thread(ctx), threads(ctx), [&](Index id, std::int32_t rank) {
+      if (rank < 0)
+        ctx.shared_add(s.flags + Scratch::kInvalid, 1u);
+      else if (one_peer ? rank == ctx.block() : rank % ctx.blocks() == ctx.block())
+        ctx.shared_add(s.experts + id, 1u);
+    });
     ctx.block_sync();
+    MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
       auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
-      for (std::int32_t e = thread(ctx); e <= local_experts; e += threads(ctx))
+      by_thread(ctx, local_experts + 1, [&](std::int32_t e) {
         ctx.post(words + e, epoch,
                  e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]);
+      });
     }
   }
 
@@ -129,24 +135,23 @@ struct CountExchange {
   MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
     std::int32_t const experts = args.placement.experts(), local_experts = args.placement.experts_per_rank();
     auto* tally = s.peers.template at<std::uint32_t>(args.port.peers.rank, args.set.expert_tally);
-    for (std::int32_t t = run.begin + ctx.lane(); t < run.end; t += Ctx::lanes)
-      for_each_expert(ctx, t, [&](Index id, std::int32_t rank) {
-        ctx.tally(tally + (rank < 0 ? static_cast<Index>(experts) : id), 1u);
-      });
+    for_each_expert(ctx, run.begin, run.end, ctx.lane(), Ctx::lanes, [&](Index id, std::int32_t rank) {
+      ctx.tally(tally + (rank < 0 ? static_cast<Index>(experts) : id), 1u);
+    });
     ctx.warp_sync();
     if (ctx.lane() == 0) s.flags[Scratch::kLast] = ctx.arrive(&state->blocks_tallied) ? 1 : 0;
     ctx.warp_sync();
     if (s.flags[Scratch::kLast] == 0) return;
     std::uint32_t const invalid = ctx.load(tally + experts);
-    for (std::int32_t i = ctx.lane(); i < experts + args.placement.world(); i += Ctx::lanes) {
+    by_lane(ctx, experts + args.placement.world(), [&](std::int32_t i) {
       bool const expert = i < experts;
       std::int32_t const peer = expert ? i / local_experts : i - experts;
       auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
       ctx.post(words + (expert ? i - peer * local_experts : local_experts), epoch,
                expert ? ctx.load(tally + i) : invalid);
-    }
+    });
     ctx.warp_sync();
-    for (std::int32_t i = ctx.lane(); i <= experts; i += Ctx::lanes) ctx.store(tally + i, 0u);
+    by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
   }
 
   //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. False when a peer did
@@ -155,6 +160,7 @@ struct CountExchange {
   [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
     auto* words = args.counts_of(s.peers, me, 0, epoch);
+    MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < world * (world + 1); i += threads(ctx)) {
       std::int32_t const source = i / (world + 1), d = i - source * (world + 1);
       std::uint32_t payload = 0;
@@ -182,24 +188,25 @@ struct CountExchange {
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD std::uint32_t over_warps(Ctx& ctx, const std::uint32_t* counts, std::int32_t d) const {
     std::uint32_t sum = 0;
+    MORI_EP_ROLLED
     for (std::int32_t w = 0; w < ctx.warps(); ++w) sum += counts[w * args.placement.world() + d];
     return sum;
   }
 
-  //! Calls `visit(id, rank)` for each distinct expert that token t names, and for ids that name nothing (rank -1).
+  //! Calls `visit(id, rank)` for each distinct expert that each token names, and for ids that name nothing (rank -1);
+  //! tokens [begin, end) from the `first`-th on, every `step`-th.
   template <class Ctx, class Visit>
-  MORI_EP_HD void for_each_expert(Ctx& ctx, std::int32_t t, Visit&& visit) const {
-    for (std::int32_t first = 0; first < args.topk; first += Args::kIdsAtOnce) {
-      Index id[Args::kIdsAtOnce];
-      args.read_ids(ctx, t, first, id);
-      MORI_EP_UNROLL
-      for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k) {
-        if (id[k] == static_cast<Index>(routing::kNoExpert)) continue;
-        std::int32_t const rank = args.placement.rank_of(id[k]);
-        bool named = rank >= 0 && routing::named_before(args.ids_of(t), first, id[k]);
-        MORI_EP_UNROLL
-        for (std::int32_t j = 0; j < k; ++j) named |= rank >= 0 && id[j] == id[k];
-        if (!named) visit(id[k], rank);
+  MORI_EP_HD void for_each_expert(Ctx& ctx, std::int32_t begin, std::int32_t end, std::int32_t first, std::int32_t step,
+                                  Visit&& visit) const {
+    MORI_EP_ROLLED
+    for (std::int32_t t = begin + first; t < end; t += step) {
+      const Index* row = args.ids_of(t);
+      MORI_EP_ROLLED
+      for (std::int32_t k = 0; k < args.topk; ++k) {
+        Index const id = ctx.load(row + k);
+        if (id == static_cast<Index>(routing::kNoExpert)) continue;
+        std::int32_t const rank = args.placement.rank_of(id);
+        if (rank < 0 || !routing::named_before(row, k, id)) visit(id, rank);
       }
     }
   }

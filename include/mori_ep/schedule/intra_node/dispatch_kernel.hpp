@@ -96,9 +96,9 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD void clear(Ctx& ctx, const Scratch& s) const {
     std::int32_t const world = args.placement.world();
-    for (std::int32_t i = thread(ctx); i < world; i += threads(ctx)) s.table[i] = ctx.load(args.port.peers.bases + i);
-    for (std::int32_t i = thread(ctx); i < 4 * world; i += threads(ctx)) s.total[i] = 0;
-    for (std::int32_t i = thread(ctx); i < 2 * args.placement.experts(); i += threads(ctx)) s.experts[i] = 0;
+    by_thread(ctx, world, [&](std::int32_t i) { s.table[i] = ctx.load(args.port.peers.bases + i); });
+    by_thread(ctx, 4 * world, [&](std::int32_t i) { s.total[i] = 0; });
+    by_thread(ctx, 2 * args.placement.experts(), [&](std::int32_t i) { s.experts[i] = 0; });
     if (thread(ctx) == 0) {
       for (std::int32_t i = 0; i < Scratch::kFlags; ++i) s.flags[i] = 0;
       s.flags[Scratch::kStopped] = args.port.failed(ctx) ? 1 : 0;
@@ -123,6 +123,7 @@ struct DispatchKernel {
                            SetState* state) const {
     TokenRange const run = counts.run;
     std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
+    MORI_EP_ROLLED
     while (batch.count() > 0) {
       place_batch(ctx, s, batch);
       if (counts.shared && batch.begin == run.begin && ctx.warp() == ctx.warps() - 1) counts.tally_experts(ctx, state);
@@ -136,11 +137,12 @@ struct DispatchKernel {
       TokenRange const next = first_batch({batch.end, run.end});
       if (next.count() == 0) return;
       ctx.block_sync();
-      for (std::int32_t d = thread(ctx); d < world; d += threads(ctx))
-        s.before[d] += earlier_in_batch(s, batch.count(), d);
-      for (std::int32_t t = next.begin + thread(ctx); t < next.end; t += threads(ctx))
+      by_thread(ctx, world, [&](std::int32_t d) { s.before[d] += earlier_in_batch(s, batch.count(), d); });
+      by_thread(ctx, next.count(), [&](std::int32_t slot) {
+        MORI_EP_ROLLED
         for (std::int32_t window = 0; 64 * window < world; ++window)
-          s.ranks[window * most + t - next.begin] = args.ranks_of(ctx, t, next.end, window);
+          s.ranks[window * most + slot] = args.ranks_of(ctx, next.begin + slot, next.end, window);
+      });
       ctx.block_sync();
       batch = next;
       mark_voters(ctx, s, batch);
@@ -152,21 +154,34 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD void mark_voters(Ctx& ctx, const Scratch& s, TokenRange batch) const {
     std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
+    MORI_EP_ROLLED
     for (std::int32_t tile = ctx.warp(); tile * Scratch::kTile < batch.count(); tile += ctx.warps()) {
       std::uint64_t* voters = s.voters + static_cast<std::ptrdiff_t>(tile) * world;
-      for (std::int32_t d = ctx.lane(); d < world; d += Ctx::lanes) voters[d] = 0;
+      by_lane(ctx, world, [&](std::int32_t d) { voters[d] = 0; });
       ctx.warp_sync();
+      MORI_EP_ROLLED
       for (std::int32_t part = 0; part < Scratch::kTile; part += Ctx::lanes) {
         std::int32_t const slot = tile * Scratch::kTile + part + ctx.lane();
+        MORI_EP_ROLLED
         for (std::int32_t window = 0; 64 * window < world; ++window)
           ctx.for_each_vote(slot < batch.count() ? s.ranks[window * most + slot] : 0,
                             [&](std::int32_t bit, std::uint64_t votes) { voters[64 * window + bit] |= votes << part; });
       }
+      if (ctx.lane() != 0) continue;
+      std::uint32_t* start = s.start + static_cast<std::ptrdiff_t>(tile) * (world + 1);
+      std::uint32_t copies = 0;
+      MORI_EP_ROLLED
+      for (std::int32_t d = 0; d < world; ++d) {
+        start[d] = copies;
+        copies += static_cast<std::uint32_t>(routing::count_bits(voters[d]));
+      }
+      start[world] = copies;
     }
   }
   //! How many tokens of the batch before `slot` go to rank d.
   [[nodiscard]] MORI_EP_HD std::uint32_t earlier_in_batch(const Scratch& s, std::int32_t slot, std::int32_t d) const {
     std::int32_t tokens = 0;
+    MORI_EP_ROLLED
     for (std::int32_t at = 0; at < slot; at += Scratch::kTile)
       tokens += routing::count_bits(s.voters[at / Scratch::kTile * args.placement.world() + d] &
                                     routing::low_bits(slot - at));
@@ -177,34 +192,42 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD void place_batch(Ctx& ctx, const Scratch& s, TokenRange batch) const {
     std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
-    for (std::int32_t i = thread(ctx); i < batch.count() * world; i += threads(ctx)) {
-      std::int32_t const slot = i / world, d = i - slot * world, window = d / 64;
+    by_thread(ctx, batch.count() * world, [&](std::int32_t i) {
+      std::int32_t const slot = i / world, d = i - slot * world, window = d / 64, tile = slot / Scratch::kTile;
       std::uint64_t const ranks = s.ranks[window * most + slot], bit = std::uint64_t{1} << (d % 64);
-      if (d % 64 != 0 && (ranks & bit) == 0) continue;
-      std::int32_t copies = 0;
-      for (std::int32_t w = 0; w < window; ++w) copies += routing::count_bits(s.ranks[w * most + slot]);
-      if (d % 64 == 0 && window + 1 == Scratch::windows(world)) s.count[slot] = copies + routing::count_bits(ranks);
-      if ((ranks & bit) == 0) continue;
-      copies += routing::count_bits(ranks & (bit - 1));
+      bool const counts_copies = d == world - 1;
+      if ((ranks & bit) == 0 && !counts_copies) return;
+      std::int32_t place = routing::count_bits(ranks & (bit - 1));
+      MORI_EP_ROLLED
+      for (std::int32_t w = 0; w < window; ++w) place += routing::count_bits(s.ranks[w * most + slot]);
+      if (counts_copies) s.count[slot] = place + ((ranks & bit) != 0 ? 1 : 0);
+      if ((ranks & bit) == 0) return;
       std::uint32_t const row = s.before[d] + earlier_in_batch(s, slot, d);
-      s.copies[slot * args.topk + copies] = Copy{d, row};
-      s.targets[slot * args.topk + copies] =
+      std::uint64_t const voters = s.voters[tile * world + d];
+      std::uint32_t const in_tile = s.start[tile * (world + 1) + d] +
+                                    static_cast<std::uint32_t>(routing::count_bits(voters & routing::low_bits(slot % Scratch::kTile)));
+      s.copies[tile * Scratch::kTile * args.topk + static_cast<std::int32_t>(in_tile)] =
+          Copy{static_cast<std::uint16_t>(d), static_cast<std::uint16_t>(slot), row};
+      s.routes[slot * args.topk + place] = {d, static_cast<std::int32_t>(row)};
+      s.targets[slot * args.topk + place] =
           s.peers.template at<std::byte>(d, args.set.recv_x) + static_cast<std::size_t>(row) * args.row_bytes;
       if (row >= static_cast<std::uint32_t>(args.capacity)) ctx.shared_add(s.flags + Scratch::kDropped, 1u);
-    }
+    });
     ctx.block_sync();
     if (s.flags[Scratch::kDropped] == 0) return;
-    for (std::int32_t slot = thread(ctx); slot < batch.count(); slot += threads(ctx)) drop_copies(s, slot);
+    by_thread(ctx, batch.count(), [&](std::int32_t slot) { drop_copies(s, slot); });
     ctx.block_sync();
   }
   //! Leaves out the copies of a token that find no room.
   MORI_EP_HD void drop_copies(const Scratch& s, std::int32_t slot) const {
+    routing::RouteEntry* routes = s.routes + slot * args.topk;
+    std::byte** targets = s.targets + slot * args.topk;
     std::int32_t kept = 0;
+    MORI_EP_ROLLED
     for (std::int32_t c = 0; c < s.count[slot]; ++c) {
-      Copy const copy = s.copies[slot * args.topk + c];
-      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
-      s.targets[slot * args.topk + kept] = s.targets[slot * args.topk + c];
-      s.copies[slot * args.topk + kept++] = copy;
+      if (routes[c].row >= args.capacity) continue;
+      targets[kept] = targets[c];
+      routes[kept++] = routes[c];
     }
     s.count[slot] = kept;
   }
@@ -214,6 +237,7 @@ struct DispatchKernel {
   MORI_EP_HD void send_rows(Ctx& ctx, const Scratch& s, TokenRange batch) const {
     WarpShare const share = share_of(ctx, batch);
     if (share.group >= share.groups) return;
+    MORI_EP_ROLLED
     for (std::int32_t t = batch.begin + share.group; t < batch.end; t += share.groups) {
       std::int32_t const slot = t - batch.begin;
       ctx.multicast_row(args.row_of(t), s.targets + slot * args.topk, s.count[slot], args.row_bytes, share.part,
@@ -222,37 +246,91 @@ struct DispatchKernel {
   }
 
   //! What travels beside the rows: source position, ids, weights, scales; and the ticket: where each copy went, for
-  //! combine, and the ids and weights, for replay. A copy per thread: what lies side by side is written at about the same
-  //! time and leaves the cache together.
+  //! combine, and the ids and weights, for replay. Neighbouring threads write neighbouring words.
   template <class Ctx>
   MORI_EP_HD void send_metadata(Ctx& ctx, const Scratch& s, TokenRange batch, std::int32_t first,
                                 std::int32_t step) const {
+    std::int32_t const world = args.placement.world();
+    MORI_EP_ROLLED
+    for (std::int32_t tile = 0; tile * Scratch::kTile < batch.count(); ++tile) {
+      const Copy* copies = s.copies + tile * Scratch::kTile * args.topk;
+      auto const n = static_cast<std::int32_t>(s.start[tile * (world + 1) + world]);
+      send_by_id(ctx, s, batch, copies, n, first, step);
+      if (args.scales != nullptr) send_scales(ctx, s, batch, copies, n, first, step);
+    }
+    keep_ticket(ctx, s, batch, first, step);
+  }
+
+  template <class Ctx>
+  MORI_EP_HD void send_by_id(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
+                             std::int32_t first, std::int32_t step) const {
+    auto const k = static_cast<std::size_t>(args.topk);
+    MORI_EP_ROLLED
+    for (std::int32_t i = first; i < n * args.topk; i += step) {
+      std::int32_t const c = i / args.topk, at = i - c * args.topk;
+      Copy const copy = copies[c];
+      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
+      std::int32_t const t = batch.begin + copy.slot;
+      std::size_t const to = copy.row * k + static_cast<std::size_t>(at);
+      ctx.store(s.peers.template at<Index>(copy.rank, args.set.recv_ids) + to, ctx.load(args.ids_of(t) + at));
+      if (args.weights != nullptr)
+        ctx.store(s.peers.template at<float>(copy.rank, args.set.recv_weights) + to,
+                  ctx.load(args.weights + static_cast<std::size_t>(t) * args.weights_stride + at));
+    }
+    MORI_EP_ROLLED
+    for (std::int32_t c = first; c < n; c += step) {
+      Copy const copy = copies[c];
+      if (copy.row < static_cast<std::uint32_t>(args.capacity))
+        ctx.store(s.peers.template at<std::int32_t>(copy.rank, args.set.recv_src_pos) + copy.row,
+                  args.port.peers.rank * args.max_tokens + batch.begin + copy.slot);
+    }
+  }
+
+  //! Scales are opaque bytes: in the widest words that their size and place allow.
+  template <class Ctx>
+  MORI_EP_HD void send_scales(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
+                              std::int32_t first, std::int32_t step) const {
+    if ((reinterpret_cast<std::uintptr_t>(args.scales) | args.scales_stride | args.scale_bytes) % 4 == 0)
+      send_scales_as<std::uint32_t>(ctx, s, batch, copies, n, first, step);
+    else
+      send_scales_as<std::uint8_t>(ctx, s, batch, copies, n, first, step);
+  }
+  template <class Word, class Ctx>
+  MORI_EP_HD void send_scales_as(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
+                                 std::int32_t first, std::int32_t step) const {
+    auto const each = static_cast<std::int32_t>(args.scale_bytes / sizeof(Word));
+    MORI_EP_ROLLED
+    for (std::int32_t c = 0; c < n; ++c) {
+      Copy const copy = copies[c];
+      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
+      auto const* from = reinterpret_cast<const Word*>(args.scales + static_cast<std::size_t>(batch.begin + copy.slot) *
+                                                                         args.scales_stride);
+      auto* to = reinterpret_cast<Word*>(s.peers.template at<std::byte>(copy.rank, args.set.recv_scales) +
+                                         copy.row * args.scale_bytes);
+      MORI_EP_ROLLED
+      for (std::int32_t i = first; i < each; i += step) ctx.store(to + i, ctx.load(from + i));
+    }
+  }
+
+  template <class Ctx>
+  MORI_EP_HD void keep_ticket(Ctx& ctx, const Scratch& s, TokenRange batch, std::int32_t first,
+                              std::int32_t step) const {
     auto const k = static_cast<std::size_t>(args.topk);
     const SetLayout& set = args.set;
+    MORI_EP_ROLLED
     for (std::int32_t i = first; i < batch.count() * args.topk; i += step) {
-      std::int32_t const slot = i / args.topk, c = i - slot * args.topk, t = batch.begin + slot, copies = s.count[slot];
-      auto const token = static_cast<std::size_t>(t);
-      const Index* row_ids = args.ids_of(t);
+      std::int32_t const slot = i / args.topk, c = i - slot * args.topk;
+      auto const token = static_cast<std::size_t>(batch.begin + slot);
+      const Index* row_ids = args.ids_of(batch.begin + slot);
       const float* row_weights = args.weights == nullptr ? nullptr : args.weights + token * args.weights_stride;
-      std::size_t const route = token * static_cast<std::size_t>(args.routes_per_token) + static_cast<std::size_t>(c);
-      if (c < copies) {
-        Copy const copy = s.copies[i];
-        ctx.store(s.peers.template at<std::int32_t>(copy.rank, set.recv_src_pos) + copy.row,
-                  args.port.peers.rank * args.max_tokens + t);
-        ctx.copy_own(s.peers.template at<Index>(copy.rank, set.recv_ids) + copy.row * k, row_ids, k * sizeof(Index));
-        if (row_weights != nullptr)
-          ctx.copy_own(s.peers.template at<float>(copy.rank, set.recv_weights) + copy.row * k, row_weights,
-                       k * sizeof(float));
-        if (args.scales != nullptr)
-          ctx.copy_own(s.peers.template at<std::byte>(copy.rank, set.recv_scales) + copy.row * args.scale_bytes,
-                       args.scales + token * args.scales_stride, args.scale_bytes);
+      if (c < args.routes_per_token) {
+        std::size_t const route = token * static_cast<std::size_t>(args.routes_per_token) + static_cast<std::size_t>(c);
+        bool const goes = c < s.count[slot];
         ctx.store(args.port.peers.template mine<routing::RouteEntry>(set.routes) + route,
-                  routing::RouteEntry{copy.rank, static_cast<std::int32_t>(copy.row)});
+                  goes ? s.routes[i] : routing::RouteEntry{});
         if constexpr (Weighted)
           ctx.store(args.port.peers.template mine<float>(set.route_weights) + route,
-                    weight_of(ctx, row_ids, row_weights, copy.rank));
-      } else if (c < args.routes_per_token) {
-        ctx.store(args.port.peers.template mine<routing::RouteEntry>(set.routes) + route, routing::RouteEntry{});
+                    goes ? weight_of(ctx, row_ids, row_weights, s.routes[i].rank) : 0.0f);
       }
       auto const at = token * k + static_cast<std::size_t>(c);
       ctx.store(args.port.peers.template mine<Index>(set.sent_ids) + at, ctx.load(row_ids + c));
@@ -264,6 +342,7 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD float weight_of(Ctx& ctx, const Index* row_ids, const float* row_weights, std::int32_t rank) const {
     float sum = 0;
+    MORI_EP_ROLLED
     for (std::int32_t i = 0; row_weights != nullptr && i < args.topk; ++i)
       if (args.placement.rank_of(ctx.load(row_ids + i)) == rank) sum += ctx.load(row_weights + i);
     return sum;
@@ -278,9 +357,10 @@ struct DispatchKernel {
       ctx.flush_stores();
       ctx.block_sync();
     }
-    for (std::int32_t peer = thread(ctx); peer < args.placement.world(); peer += threads(ctx))
+    by_thread(ctx, args.placement.world(), [&](std::int32_t peer) {
       if (sent || peer == me)
         ctx.signal(args.rows_arrived(s.peers, peer, me) + ctx.block() - (peer == me ? 0 : idle), epoch, 0);
+    });
   }
 
   //! Block 0: hears the expert counts and waits for the rows of every block that sent some, and for the blocks of its own
@@ -308,6 +388,7 @@ struct DispatchKernel {
   MORI_EP_HD void hear_experts(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
     std::int32_t const me = args.port.peers.rank, each = args.placement.experts_per_rank() + 1;
     auto* words = args.expert_counts_of(s.peers, me, 0, epoch);
+    MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < args.placement.world() * each; i += threads(ctx)) {
       std::int32_t const source = i / each, e = i - source * each;
       std::uint32_t rows = 0;
@@ -331,8 +412,8 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_HD void recall_senders(Ctx& ctx, const Scratch& s) const {
     auto* kept = args.port.peers.template mine<std::uint32_t>(args.set.senders);
-    for (std::int32_t source = thread(ctx); source < args.placement.world(); source += threads(ctx))
-      s.rows[source] = s.blocks[source] = ctx.load(kept + source);
+    by_thread(ctx, args.placement.world(),
+              [&](std::int32_t source) { s.rows[source] = s.blocks[source] = ctx.load(kept + source); });
     ctx.block_sync();
   }
 
@@ -342,6 +423,7 @@ struct DispatchKernel {
     std::int32_t const me = args.port.peers.rank;
     std::int32_t const first = of_all ? 0 : me, end = of_all ? args.placement.world() : me + 1;
     auto at = static_cast<std::uint32_t>(thread(ctx));
+    MORI_EP_ROLLED
     for (std::int32_t source = first; source < end;) {
       std::uint32_t const words = senders_of(ctx, s, source);
       if (at >= words) {
@@ -368,12 +450,14 @@ struct DispatchKernel {
       ctx.store(&state->epoch, epoch);
     }
     if (!has(args.halves, Half::recv))
-      for (std::int32_t source = thread(ctx); source < args.placement.world(); source += threads(ctx))
+      by_thread(ctx, args.placement.world(), [&](std::int32_t source) {
         ctx.store(args.port.peers.template mine<std::uint32_t>(args.set.senders) + source,
                   s.rows[source] == 0 ? 0u : s.blocks[source]);
-    for (std::int32_t e = thread(ctx); e < args.placement.experts_per_rank(); e += threads(ctx))
+      });
+    by_thread(ctx, args.placement.experts_per_rank(), [&](std::int32_t e) {
       ctx.store(args.port.peers.template mine<std::int32_t>(args.set.expert_count) + e,
                 static_cast<std::int32_t>(s.received[e]));
+    });
   }
 
   template <class Ctx>
@@ -388,12 +472,15 @@ struct DispatchKernel {
     std::int32_t const rows = ctx.load(&state->totals.recv_count), local_experts = args.placement.experts_per_rank();
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     const Index* recv_ids = args.port.peers.template mine<Index>(args.set.recv_ids);
+    MORI_EP_ROLLED
     for (std::int32_t e = ctx.lane(); e < local_experts; e += Ctx::lanes) {
       auto const id = static_cast<Index>(args.port.peers.rank * local_experts + e);
       std::int32_t named = 0;
+      MORI_EP_ROLLED
       for (std::int32_t r = 0; r < rows; ++r) {
         const Index* row = recv_ids + static_cast<std::size_t>(r) * static_cast<std::size_t>(args.topk);
         bool names = false;
+        MORI_EP_ROLLED
         for (std::int32_t k = 0; k < args.topk; ++k) names |= ctx.load(row + k) == id;
         named += names ? 1 : 0;
       }
@@ -406,7 +493,7 @@ struct DispatchKernel {
   MORI_EP_HD void forget_rows(Ctx& ctx, SetState* state) const {
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     if (ctx.lane() == 0) ctx.store(&state->totals.recv_count, 0);
-    for (std::int32_t e = ctx.lane(); e < args.placement.experts_per_rank(); e += Ctx::lanes) ctx.store(expert_count + e, 0);
+    by_lane(ctx, args.placement.experts_per_rank(), [&](std::int32_t e) { ctx.store(expert_count + e, 0); });
   }
 };
 

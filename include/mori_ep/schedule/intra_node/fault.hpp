@@ -45,7 +45,7 @@ struct FaultPort {
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
   //!        not come. Called by one lane. The record is written before either flag is published, hence whole when seen.
   template <exec::KernelContext Ctx>
-  MORI_EP_HD void raise(Ctx& ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
+  MORI_EP_COLD MORI_EP_HD void raise(Ctx ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
                         std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0,
                         Operand operand = Operand::none) const {
     if (!ctx.claim(&peers.template mine<FaultGate>(gate)->claimed)) return;
@@ -70,10 +70,16 @@ struct FaultPort {
                                       std::int32_t peer, std::uint32_t* payload = nullptr,
                                       exec::WaitOrder order = exec::WaitOrder::acquire) const {
     exec::WaitResult const got = ctx.wait(word, epoch, limits(), order);
-    if (got.end == exec::WaitEnd::arrived) {
-      if (payload != nullptr) *payload = exec::signal_payload(got.word);
-      return true;
-    }
+    if (payload != nullptr) *payload = exec::signal_payload(got.word);
+    if (got.end == exec::WaitEnd::arrived) return true;
+    report(ctx, got, epoch, phase, peer);
+    return false;
+  }
+
+ private:
+  template <exec::KernelContext Ctx>
+  MORI_EP_COLD MORI_EP_HD void report(Ctx ctx, exec::WaitResult got, std::uint32_t epoch, Phase phase,
+                                      std::int32_t peer) const {
     std::uint32_t const seen = exec::signal_epoch(got.word);
     if (got.end == exec::WaitEnd::expired) {
       raise(ctx, Errc::timeout, phase, peer, epoch, seen);
@@ -83,7 +89,6 @@ struct FaultPort {
       std::uint64_t const told = ctx.peek(boards.template mine<std::uint64_t>(notices) + got.fault_rank);
       raise(ctx, Errc::peer_fault, phase, fault_blamed(told), epoch, seen, got.fault_rank);
     }
-    return false;
   }
 };
 

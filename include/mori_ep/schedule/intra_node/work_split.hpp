@@ -56,4 +56,16 @@ MORI_EP_HD std::int32_t threads(Ctx& ctx) {
   return ctx.warps() * Ctx::lanes;
 }
 
+//! @brief Calls `body(i)` for each i in [0, n), shared out among the threads of the block, or the lanes of the warp.
+template <class Ctx, class Body>
+MORI_EP_HD void by_thread(Ctx& ctx, std::int32_t n, Body&& body) {
+  MORI_EP_ROLLED
+  for (std::int32_t i = thread(ctx); i < n; i += threads(ctx)) body(i);
+}
+template <class Ctx, class Body>
+MORI_EP_HD void by_lane(Ctx& ctx, std::int32_t n, Body&& body) {
+  MORI_EP_ROLLED
+  for (std::int32_t i = ctx.lane(); i < n; i += Ctx::lanes) body(i);
+}
+
 }  // namespace mori_ep::schedule::intra_node
