@@ -208,23 +208,24 @@ TEST_CASE("every explored interleaving of dispatch, expert and combine is exact 
     int counted_alone = 64;  // tokens
   };
   using enum Pattern;
-  for (Shape const shape : {Shape{2, 1, 1, 2000, 0, zero_copy}, Shape{2, 1, 1, 2000, 0, dispatch_only},
-                            Shape{2, 2, 1, 2000, 0xfffffffeu, zero_copy}, Shape{2, 2, 1, 2000, 0, staged},
-                            Shape{2, 1, 2, 2000, 0, staged}, Shape{2, 2, 2, 1000, 0, zero_copy},
-                            Shape{3, 1, 1, 2000, 0, zero_copy}, Shape{3, 1, 1, 2000, 0xfffffffeu, dispatch_only},
-                            Shape{3, 2, 1, 1000, 0xffffffffu, staged}, Shape{3, 2, 1, 1000, 0, dispatch_only},
-                            Shape{2, 2, 1, 2000, 0, zero_copy, false, 0}, Shape{2, 2, 2, 500, 0xfffffffeu, staged, false, 0},
-                            Shape{3, 2, 1, 500, 0, dispatch_only, false, 0}, Shape{2, 1, 1, 2000, 0, zero_copy, true},
-                            Shape{2, 2, 1, 2000, 0, dispatch_only, true}, Shape{3, 2, 1, 500, 0, dispatch_only, true},
-                            Shape{3, 1, 2, 500, 0, staged, true}, Shape{2, 2, 1, 1000, 0, dispatch_only, true, 0}}) {
+  for (Shape const shape :
+       {Shape{2, 1, 1, 2000, 0, zero_copy}, Shape{2, 1, 1, 2000, 0, dispatch_only},
+        Shape{2, 2, 1, 2000, 0xfffffffeu, zero_copy}, Shape{2, 2, 1, 2000, 0, staged}, Shape{2, 1, 2, 2000, 0, staged},
+        Shape{2, 2, 2, 1000, 0, zero_copy}, Shape{3, 1, 1, 2000, 0, zero_copy},
+        Shape{3, 1, 1, 2000, 0xfffffffeu, dispatch_only}, Shape{3, 2, 1, 1000, 0xffffffffu, staged},
+        Shape{3, 2, 1, 1000, 0, dispatch_only}, Shape{2, 2, 1, 2000, 0, zero_copy, false, 0},
+        Shape{2, 2, 2, 500, 0xfffffffeu, staged, false, 0}, Shape{3, 2, 1, 500, 0, dispatch_only, false, 0},
+        Shape{2, 1, 1, 2000, 0, zero_copy, true}, Shape{2, 2, 1, 2000, 0, dispatch_only, true},
+        Shape{3, 2, 1, 500, 0, dispatch_only, true}, Shape{3, 1, 2, 500, 0, staged, true},
+        Shape{2, 2, 1, 1000, 0, dispatch_only, true, 0}}) {
     ExploreContext::kTokensCountedAlone = shape.counted_alone;
     World world(shape.world, shape.blocks, shape.warps, shape.first_epoch, shape.pattern, shape.quiet);
     std::string first;
     int const problems = count_problems(world, {}, shape.seeds, first);
     std::printf("explored world %d, %d x %d, %s%s%s: %d interleavings, %llu steps\n", shape.world, shape.blocks,
-                shape.warps, kPatternNames[static_cast<int>(shape.pattern)], shape.quiet ? ", a rank without tokens" : "",
-                shape.counted_alone == 0 ? ", counting shared" : "", shape.seeds,
-                static_cast<unsigned long long>(world.steps));
+                shape.warps, kPatternNames[static_cast<int>(shape.pattern)],
+                shape.quiet ? ", a rank without tokens" : "", shape.counted_alone == 0 ? ", counting shared" : "",
+                shape.seeds, static_cast<unsigned long long>(world.steps));
     INFO(first);
     CHECK(problems == 0);
   }

@@ -50,7 +50,9 @@ concept HasWorkSplit = requires {
 //! @brief The lanes of a warp vote over the bits that any of them has set: `for_each_vote(bits, visit)` calls `visit(bit,
 //!        voters)` once per such bit, each on some lane; `voters` has a bit per lane. Called by a whole warp.
 template <class C>
-concept HasVotes = requires(C c, void (*visit)(int, std::uint64_t)) { c.for_each_vote(std::uint64_t{1}, visit); };
+concept HasVotes = requires(C c, void (*visit)(int, std::uint64_t)) {
+  c.for_each_vote(std::uint64_t{1}, visit);
+};
 
 //! @brief Scratch of the block, the same address for all its warps, and sums into it from any warp.
 template <class C>
@@ -105,8 +107,8 @@ concept HasSignals = requires(C c, std::uint64_t* word, const WaitLimits& limits
 
 //! @brief Everything a schedule's kernel may do. One source, three machines: lanes is 1 on the host, 32 or 64 on a GPU.
 template <class C>
-concept KernelContext =
-    HasGeometry<C> && HasWorkSplit<C> && HasBarriers<C> && HasVotes<C> && HasShared<C> && HasMemory<C> && HasRows<C> && HasSignals<C>;
+concept KernelContext = HasGeometry<C> && HasWorkSplit<C> && HasBarriers<C> && HasVotes<C> && HasShared<C> &&
+    HasMemory<C> && HasRows<C> && HasSignals<C>;
 
 //! @brief How many blocks and warps a launch has and what it needs.
 struct LaunchGeometry {

@@ -40,8 +40,8 @@ struct WaitResult {
 
 //! @brief When a wait gives up: at its deadline, when this rank has failed, or when a peer says that it has.
 struct WaitLimits {
-  std::int64_t timeout_ns = 0;  //!< from the launch's start or its first wait, on the machine's own clock
-  const std::uint32_t* failed = nullptr;       //!< this rank's fault flag: nonzero ends the wait (nobody waits twice)
+  std::int64_t timeout_ns = 0;            //!< from the launch's start or its first wait, on the machine's own clock
+  const std::uint32_t* failed = nullptr;  //!< this rank's fault flag: nonzero ends the wait (nobody waits twice)
   const std::uint64_t* peer_faults = nullptr;  //!< [world] words the peers write their faults to
   std::int32_t world = 0;
 };

@@ -96,28 +96,29 @@ class Runner {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
     Dispatch const kernel{.args = {.port = port(),
-                          .set = layout_.sets[set],
-                          .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
-                          .topk = config_.num_experts_per_token,
-                          .routes_per_token = layout_.routes_per_token,
-                          .max_tokens = config_.max_num_inp_token_per_rank,
-                          .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
-                          .halves = halves,
-                          .tokens = in.tokens,
-                          .token_count = in.token_count,
-                          .x = in.x,
-                          .ids = in.ids,
-                          .weights = in.weights,
-                          .scales = in.scales,
-                          .x_stride = in.x_stride,
-                          .ids_stride = in.ids_stride,
-                          .weights_stride = in.weights_stride,
-                          .scales_stride = in.scales_stride,
-                          .row_bytes = row_bytes(),
-                          .scale_bytes = config_.scale_bytes()}};
+                                   .set = layout_.sets[set],
+                                   .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
+                                   .topk = config_.num_experts_per_token,
+                                   .routes_per_token = layout_.routes_per_token,
+                                   .max_tokens = config_.max_num_inp_token_per_rank,
+                                   .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
+                                   .halves = halves,
+                                   .tokens = in.tokens,
+                                   .token_count = in.token_count,
+                                   .x = in.x,
+                                   .ids = in.ids,
+                                   .weights = in.weights,
+                                   .scales = in.scales,
+                                   .x_stride = in.x_stride,
+                                   .ids_stride = in.ids_stride,
+                                   .weights_stride = in.weights_stride,
+                                   .scales_stride = in.scales_stride,
+                                   .row_bytes = row_bytes(),
+                                   .scale_bytes = config_.scale_bytes()}};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
-    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.args.placement.experts(), kernel.args.topk, geometry.warps);
+    geometry.shared_bytes =
+        kernel.shared_bytes(comm_.world(), kernel.args.placement.experts(), kernel.args.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
     return launch(set, geometry, kernel, stream);
   }

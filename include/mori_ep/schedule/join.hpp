@@ -43,9 +43,9 @@ struct JoinRecord {
   std::int64_t needed_bytes = 0;    //!< the arena's size by this rank's configuration
   std::int64_t memory_bytes = 0;    //!< what it has: allocated, or the caller's
   std::int32_t memory_aligned = 1;
-  std::int32_t memory_shared = 1;  //!< may other ranks' devices reach it?
-  std::uint64_t device = 0;        //!< ranks of equal nonzero values share their device's blocks
-  std::int32_t max_blocks = 0;     //!< that its device can keep resident with the configured warps
+  std::int32_t memory_shared = 1;      //!< may other ranks' devices reach it?
+  std::uint64_t device = 0;            //!< ranks of equal nonzero values share their device's blocks
+  std::int32_t max_blocks = 0;         //!< that its device can keep resident with the configured warps
   std::int32_t most_blocks = 1 << 30;  //!< that the schedule has words for
   std::int32_t max_warps = 0;
 };

@@ -23,7 +23,7 @@ inline constexpr int kBlocksPerUnit =
 template <class Kernel>
 inline constexpr bool kReducesRows = false;
 template <class Kernel>
-  requires requires { Kernel::kReducesRows; }
+requires requires { Kernel::kReducesRows; }
 inline constexpr bool kReducesRows<Kernel> = Kernel::kReducesRows;
 
 //! @brief What the row sums of a kernel want beside its own scratch.
@@ -110,8 +110,8 @@ struct Gpu {
     (void)allow_scratch<Kernel>();
     for (int warps = 1; warps <= r.max_warps; ++warps) {
       int per_unit = 0;
-      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(
-          &per_unit, entry<Kernel>, warps * Context::lanes, shared_bytes(warps) + sum_scratch<Kernel>(warps));
+      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * Context::lanes,
+                                                                  shared_bytes(warps) + sum_scratch<Kernel>(warps));
       r.blocks[warps] = per_unit * units;
     }
     return r;

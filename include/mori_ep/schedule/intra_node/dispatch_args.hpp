@@ -61,7 +61,7 @@ struct DispatchArgs {
   //! @brief The ranks of one window that token t goes to, as bits; none past the last token.
   template <class Ctx>
   [[nodiscard]] MORI_EP_COLD MORI_EP_HD std::uint64_t ranks_of(Ctx ctx, std::int32_t t, std::int32_t end,
-                                                  std::int32_t window) const {
+                                                               std::int32_t window) const {
     std::uint64_t ranks = 0;
     MORI_EP_ROLLED
     for (std::int32_t first = 0; first < topk && t < end; first += kIdsAtOnce) {
@@ -105,7 +105,17 @@ struct Copy {
 //! @brief A block's scratch during a dispatch.
 template <class PeerRef>
 struct DispatchScratch {
-  enum Flag : std::int32_t { kStopped = 0, kUnheard, kInvalid, kInvalidTold, kReceived, kMissing, kDropped, kLast, kFlags };
+  enum Flag : std::int32_t {
+    kStopped = 0,
+    kUnheard,
+    kInvalid,
+    kInvalidTold,
+    kReceived,
+    kMissing,
+    kDropped,
+    kLast,
+    kFlags
+  };
   static constexpr std::int32_t kTile = 64;  // tokens whose votes fit a word
 
   PeerRef peers;            // through `table`
@@ -125,7 +135,7 @@ struct DispatchScratch {
   Copy* copies;             // [tiles][kTile * K] the copies of a tile, rank by rank: neighbours have neighbouring rows
   std::byte** targets;      // [batch][K] the rows of each token, in ascending rank order
   routing::RouteEntry* routes;  // [batch][K] the same, for the ticket
-  std::int32_t* count;      // [batch] how many
+  std::int32_t* count;          // [batch] how many
 
   //! @brief How many tokens a block places at once: their copies lie in its scratch.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t batch_tokens(std::int32_t topk) noexcept {

@@ -50,7 +50,8 @@ struct CountExchange {
       std::int32_t const t = at + ctx.lane();
       MORI_EP_ROLLED
       for (std::int32_t window = 0; 64 * window < world; ++window) {
-        std::uint64_t const ranks = window == 0 && t == begin + thread(ctx) ? first : args.ranks_of(ctx, t, end, window);
+        std::uint64_t const ranks =
+            window == 0 && t == begin + thread(ctx) ? first : args.ranks_of(ctx, t, end, window);
         if (t >= batch.begin && t < batch.end) s.ranks[window * most + t - batch.begin] = ranks;
         ctx.for_each_vote(ranks, [&](std::int32_t bit, std::uint64_t voters) {
           all[64 * window + bit] += static_cast<std::uint32_t>(routing::count_bits(voters));

@@ -49,8 +49,8 @@ struct DispatchKernel {
     std::int32_t const count = given < 0 || given > args.tokens ? 0 : given;
     TokenRange const run = TokenRange::part(0, count, ctx.block(), ctx.blocks());
     TokenRange batch = first_batch(run);
-    CountExchange<PeerRef, Index> const counts{args, s, epoch, count, run,
-                                               ctx.blocks() > 1 && count > Ctx::kTokensCountedAlone};
+    CountExchange<PeerRef, Index> const counts{args,  s,   epoch,
+                                               count, run, ctx.blocks() > 1 && count > Ctx::kTokensCountedAlone};
     bool const counting = sends && (batch.count() > 0 || counts.announces(ctx));
     std::uint64_t const first = counting ? counts.first_ranks(ctx) : 0;
     clear(ctx, s);
@@ -204,8 +204,9 @@ struct DispatchKernel {
       if ((ranks & bit) == 0) return;
       std::uint32_t const row = s.before[d] + earlier_in_batch(s, slot, d);
       std::uint64_t const voters = s.voters[tile * world + d];
-      std::uint32_t const in_tile = s.start[tile * (world + 1) + d] +
-                                    static_cast<std::uint32_t>(routing::count_bits(voters & routing::low_bits(slot % Scratch::kTile)));
+      std::uint32_t const in_tile =
+          s.start[tile * (world + 1) + d] +
+          static_cast<std::uint32_t>(routing::count_bits(voters & routing::low_bits(slot % Scratch::kTile)));
       s.copies[tile * Scratch::kTile * args.topk + static_cast<std::int32_t>(in_tile)] =
           Copy{static_cast<std::uint16_t>(d), static_cast<std::uint16_t>(slot), row};
       s.routes[slot * args.topk + place] = {d, static_cast<std::int32_t>(row)};

@@ -46,8 +46,8 @@ struct FaultPort {
   //!        not come. Called by one lane. The record is written before either flag is published, hence whole when seen.
   template <exec::KernelContext Ctx>
   MORI_EP_COLD MORI_EP_HD void raise(Ctx ctx, Errc code, Phase phase, std::int32_t blamed, std::uint32_t expected,
-                        std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0,
-                        Operand operand = Operand::none) const {
+                                     std::uint32_t seen, std::int64_t value = 0, std::int64_t limit = 0,
+                                     Operand operand = Operand::none) const {
     if (!ctx.claim(&peers.template mine<FaultGate>(gate)->claimed)) return;
     auto* kept = boards.template mine<FaultRecord>(record);
     ctx.store(&kept->code, static_cast<std::uint32_t>(code));
