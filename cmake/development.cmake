@@ -4,7 +4,8 @@ add_library(mori_ep_development INTERFACE)
 target_link_libraries(mori_ep_development INTERFACE mori_ep::mori_ep)
 target_compile_options(mori_ep_development INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion>"
-  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>")
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>"
+  "$<$<COMPILE_LANGUAGE:HIP>:-Wall;-Wextra;-Wshadow>")
 # False alarms: g++ 12 on std::string's own copies; clang 22 on the __COUNTER__ in Catch2's macros.
 target_compile_options(mori_ep_development INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>

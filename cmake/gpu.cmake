@@ -9,6 +9,13 @@ target_link_libraries(mori_ep_cuda INTERFACE mori_ep)
 target_compile_options(mori_ep_cuda INTERFACE
   "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20;--expt-relaxed-constexpr>")
 
+add_library(mori_ep_hip INTERFACE)
+add_library(mori_ep::hip ALIAS mori_ep_hip)
+set_target_properties(mori_ep_hip PROPERTIES EXPORT_NAME hip)
+target_link_libraries(mori_ep_hip INTERFACE mori_ep)
+# As an expression it is looked at only where the target is used: here HIP may not be a language.
+target_compile_features(mori_ep_hip INTERFACE $<1:hip_std_20>)
+
 set(MORI_EP_GPU "" CACHE STRING "The GPU that bench and tests are built for besides the host: cuda, hip, or empty")
 set_property(CACHE MORI_EP_GPU PROPERTY STRINGS "" cuda hip)
 if(MORI_EP_GPU STREQUAL "cuda")
@@ -16,6 +23,8 @@ if(MORI_EP_GPU STREQUAL "cuda")
     set(CMAKE_CUDA_ARCHITECTURES 90-real)
   endif()
   enable_language(CUDA)
+elseif(MORI_EP_GPU STREQUAL "hip")
+  enable_language(HIP)
 elseif(NOT MORI_EP_GPU STREQUAL "")
   message(FATAL_ERROR "MORI_EP_GPU is '${MORI_EP_GPU}': use cuda, hip or nothing.")
 endif()

@@ -136,7 +136,8 @@ class EpDispatchCombine {
   }
 
   //! @brief Collective over `comm`: checks, allocates (or takes `memory`: 256-byte aligned, at least `footprint()`
-  //!        bytes, kept alive until every rank's operator is gone) and joins. An error of one rank is the error of all.
+  //!        bytes, kept alive until every rank's operator is gone; on AMD fine-grained) and joins. An error of one rank
+  //!        is the error of all.
   [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
                                                         const EpDispatchCombineConfig& config,
                                                         std::span<std::byte> memory = {}) noexcept {
@@ -328,7 +329,7 @@ class EpDispatchCombine {
   using Runner = typename Schedule::template Runner<Transport, Exec, Out, Reduce, Index>;
   static constexpr std::int64_t kRowAlign = 16;
 
-  static constexpr std::uint64_t protocol() noexcept {
+  static consteval std::uint64_t protocol() noexcept {  // of no device: clang would compile a constexpr one for it
     return schedule::ProtocolHash()
         .add(schedule::kProtocolVersion)
         .add(Transport::kName)

@@ -27,7 +27,7 @@ enum class Errc : std::uint8_t {
   timeout,            //!< a wait for a peer reached its deadline
   peer_fault,         //!< another rank met a fault and said so
   out_of_step,        //!< a peer is in a later call than this rank
-  device_error,       //!< the GPU runtime refused a call; value is its code, the cure its text
+  device_error,       //!< the GPU runtime refused a call: value is its code, the cure its text; or there is no GPU
   missing_rank        //!< a rank did not come to a collective host call in time
 };
 

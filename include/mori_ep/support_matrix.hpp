@@ -42,7 +42,7 @@ inline constexpr SupportRow kSupportMatrix[] = {
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<fp16>, exec::Host>(Support::tested),
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>(Support::tested),
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::compiled},
-    {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::planned},
+    {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::compiled},
     {"rdma, hybrid", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
     {"rdma, hybrid", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
     {"xgmi, rdma, hybrid", "all", "fp8, fp4 (cast, blockwise)", "host, cuda, hip", Support::planned},

@@ -45,6 +45,7 @@ TEST_CASE("the first rank that stands out is named with its field") {
                 8},
            Case{[](JoinRecord& r) { r.config.block_num = 17; }, Errc::invalid_config, "block_num", 17, 16},
            Case{[](JoinRecord& r) { r.config.block_num = -1; }, Errc::invalid_config, "block_num", -1, 16},
+           Case{[](JoinRecord& r) { r.devices = 0; }, Errc::device_error, "visible GPUs", 0, 1},
            Case{[](JoinRecord& r) { r.memory_bytes = 999; }, Errc::out_of_memory, "arena bytes", 999, 1000},
            Case{[](JoinRecord& r) { r.memory_aligned = 0; }, Errc::invalid_argument, "arena alignment", 0, 256},
            Case{[](JoinRecord& r) { r.needed_bytes = -1; }, Errc::out_of_memory, "footprint bytes", -1,

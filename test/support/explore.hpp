@@ -143,6 +143,7 @@ struct ExploreExec {
     return {};
   }
   static Status synchronize(StreamRef) { return {}; }
+  static int device_count() { return 1; }
   static std::uint64_t device() { return 0; }
   static Status share_memory() { return {}; }
   template <class Kernel, class SharedBytes>

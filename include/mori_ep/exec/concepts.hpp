@@ -131,6 +131,7 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
   typename E::Stream;
   { E::kName } -> std::convertible_to<const char*>;
   { E::kFreeWaits } -> std::convertible_to<bool>;    // release() waits for launches that use the memory
+  { E::device_count() } -> std::same_as<int>;        // 0: nothing that kernels could run on
   { E::device() } -> std::same_as<std::uint64_t>;    // ranks of equal nonzero values share their blocks
   { E::default_blocks(1, 1) } -> std::same_as<int>;  // of that many resident, for that many ranks in this process
   { E::default_warps() } -> std::same_as<int>;

@@ -8,7 +8,8 @@
 
 namespace mori_ep::exec {
 
-//! @brief AMD GPUs; a warp is a wave of 64 lanes (gfx9). The StreamRef is a hipStream_t of the current device.
+//! @brief AMD GPUs; a warp is a wave of 64 lanes, from gfx10 on of 32. The StreamRef is a hipStream_t of the current
+//!        device.
 struct Hip : gpu::Gpu {
   static constexpr const char* kName = "hip";
 };

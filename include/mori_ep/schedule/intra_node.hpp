@@ -45,7 +45,8 @@ class Runner {
     launch::LaunchLimits limits;
     std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
-    if (validate(config, comm.world(), sizeof(T)).ok()) {
+    mine.devices = Exec::device_count();
+    if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
       mine.device = Exec::device();

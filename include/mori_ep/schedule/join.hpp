@@ -48,6 +48,7 @@ struct JoinRecord {
   std::int32_t max_blocks = 0;         //!< that its device can keep resident with the configured warps
   std::int32_t most_blocks = 1 << 30;  //!< that the schedule has words for
   std::int32_t max_warps = 0;
+  std::int32_t devices = 1;  //!< that it could run on
 };
 
 //! @brief How many ranks share rank `rank`'s device, itself included.
@@ -89,6 +90,13 @@ struct JoinRecord {
                      .value = field.get(r.config),
                      .limit = field.get(records[0].config),
                      .hint = "Every rank must be given the value of rank 0."});
+    if (r.devices < 1)
+      return fail({.code = Errc::device_error,
+                   .field = "visible GPUs",
+                   .value = r.devices,
+                   .limit = 1,
+                   .hint = "This operator's machine is a GPU. Check its driver (nvidia-smi or rocminfo; no older than "
+                           "the runtime) and CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES, or use exec::Host."});
     if (r.config.warp_num_per_block < 0 || r.config.warp_num_per_block > r.max_warps)
       return fail({.code = Errc::invalid_config,
                    .field = "warp_num_per_block",

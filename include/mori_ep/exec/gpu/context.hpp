@@ -38,8 +38,8 @@ class Context {
   }
 
   [[nodiscard]] __device__ int lane() const { return Target::lane(); }
-  [[nodiscard]] __device__ int warp() const { return static_cast<int>(threadIdx.x) / lanes; }
-  [[nodiscard]] __device__ int warps() const { return static_cast<int>(blockDim.x) / lanes; }
+  [[nodiscard]] __device__ int warp() const { return Target::warp(); }
+  [[nodiscard]] __device__ int warps() const { return Target::warps(); }
   [[nodiscard]] __device__ int block() const { return static_cast<int>(blockIdx.x); }
   [[nodiscard]] __device__ int blocks() const { return static_cast<int>(gridDim.x); }
 
@@ -47,7 +47,7 @@ class Context {
   __device__ void block_sync() const { __syncthreads(); }
   __device__ bool arrive(std::uint32_t* counter) const {
     if (Target::add_acq_rel_device(counter, 1) + 1 != gridDim.x) return false;
-    *counter = 0;
+    Target::store(counter, std::uint32_t{0});
     return true;
   }
 
@@ -74,7 +74,7 @@ class Context {
   __device__ T* shared(std::size_t count) {
     constexpr std::size_t kAlign = alignof(T) > 8 ? alignof(T) : 8;
     used_ = (used_ + kAlign - 1) / kAlign * kAlign;
-    auto* at = reinterpret_cast<T*>(scratch_ + used_);
+    auto* at = Target::scratch<T>(scratch_ + used_);
     used_ += count * sizeof(T);
     return at;
   }
@@ -82,43 +82,41 @@ class Context {
 
   template <class T>
   [[nodiscard]] __device__ T load(const T* p) const {
-    return *p;
+    return Target::load(p);
   }
   template <class T>
   __device__ void store(T* p, std::type_identity_t<T> value) const {
-    *p = value;
+    Target::store(p, value);
   }
   //! 4-byte words where both ends and the size allow, bytes elsewhere.
   __device__ void copy(void* to, const void* from, std::size_t bytes) const {
     auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
     if (bits % 4 == 0)
-      copy_as<std::uint32_t>(to, from, bytes / 4);
+      copy_as<std::uint32_t>(to, from, bytes / 4, lane(), lanes);
     else
-      copy_as<std::uint8_t>(to, from, bytes);
+      copy_as<std::uint8_t>(to, from, bytes, lane(), lanes);
   }
 
   //! Parts interleave vector by vector, so that the warps of a row touch it side by side.
   //! 16-byte vectors where both ends and the size allow, else words, else bytes.
   __device__ void copy_own(void* to, const void* from, std::size_t bytes) const {
     auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
-    if (bits % 16 == 0) {
-      for (std::size_t i = 0; i < bytes / 16; ++i) static_cast<Vec16*>(to)[i] = static_cast<const Vec16*>(from)[i];
-    } else if (bits % 4 == 0) {
-      for (std::size_t i = 0; i < bytes / 4; ++i)
-        static_cast<std::uint32_t*>(to)[i] = static_cast<const std::uint32_t*>(from)[i];
-    } else {
-      for (std::size_t i = 0; i < bytes; ++i)
-        static_cast<std::uint8_t*>(to)[i] = static_cast<const std::uint8_t*>(from)[i];
-    }
+    if (bits % 16 == 0)
+      copy_as<Vec16>(to, from, bytes / 16, 0, 1);
+    else if (bits % 4 == 0)
+      copy_as<std::uint32_t>(to, from, bytes / 4, 0, 1);
+    else
+      copy_as<std::uint8_t>(to, from, bytes, 0, 1);
   }
 
-  __device__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part,
-                                int parts) const {
+  __device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes,
+                                                int part, int parts) const {
     gpu::multicast_row(src, dst, n, static_cast<RowBytes>(bytes), part * lanes + lane(), parts * lanes);
   }
   template <Element T, bool Weighted>
-  __device__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                              std::byte* dst, std::size_t elements, int part, int parts) const {
+  __device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
+                                              std::uint32_t group_starts, std::byte* dst, std::size_t elements,
+                                              int part, int parts) const {
     static_assert(Sums, "reduce_rows: say so in the kernel: static constexpr bool kReducesRows = true;");
     gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
                                   part * lanes + lane(), parts * lanes,
@@ -140,9 +138,8 @@ class Context {
   __device__ void signal(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
     Target::store_release_system(word, signal_word(epoch, payload));
   }
-  //! The launch itself is ordered behind the stream's earlier work, so the store needs no fence.
   __device__ void signal_after_launch(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
-    post(word, epoch, payload);
+    Target::store_after_launch(word, signal_word(epoch, payload));
   }
   __device__ void post(std::uint64_t* word, std::uint32_t epoch, std::uint32_t payload) const {
     Target::store_relaxed_system(word, signal_word(epoch, payload));
@@ -167,7 +164,7 @@ class Context {
   [[nodiscard]] __device__ T peek(const T* p) const {
     return Target::load_acquire_system(p);
   }
-  [[nodiscard]] __device__ std::uint32_t glance(const std::uint32_t* p) const { return *p; }
+  [[nodiscard]] __device__ std::uint32_t glance(const std::uint32_t* p) const { return Target::load(p); }
   template <class T>
   __device__ void publish(T* p, std::type_identity_t<T> value) const {
     Target::store_release_system(p, value);
@@ -194,9 +191,9 @@ class Context {
   }
 
   template <class Word>
-  __device__ void copy_as(void* to, const void* from, std::size_t count) const {
-    for (std::size_t i = static_cast<std::size_t>(lane()); i < count; i += lanes)
-      static_cast<Word*>(to)[i] = static_cast<const Word*>(from)[i];
+  __device__ void copy_as(void* to, const void* from, std::size_t count, int first, int step) const {
+    for (auto i = static_cast<std::size_t>(first); i < count; i += static_cast<std::size_t>(step))
+      Target::store(static_cast<Word*>(to) + i, Target::load(static_cast<const Word*>(from) + i));
   }
 
   std::byte* scratch_;

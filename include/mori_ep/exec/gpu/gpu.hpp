@@ -18,7 +18,7 @@ namespace mori_ep::exec::gpu {
 
 inline constexpr int kMaxThreads = 512;  //!< of a block
 inline constexpr int kBlocksPerUnit =
-    2;  //!< that registers must allow per multiprocessor: 64 registers a thread on Hopper
+    2;  //!< that registers must allow per multiprocessor: 64 registers a thread on Hopper, 128 on gfx9
 
 template <class Kernel>
 inline constexpr bool kReducesRows = false;
@@ -33,11 +33,12 @@ MORI_EP_HD constexpr std::size_t sum_scratch(int warps) {
 }
 
 template <class Kernel>
-__global__ void __launch_bounds__(kMaxThreads, kBlocksPerUnit) entry(MORI_EP_GRID_CONSTANT const Kernel kernel) {
+__global__ void __launch_bounds__(kMaxThreads, Target::least_resident(kMaxThreads, kBlocksPerUnit))
+    entry(MORI_EP_GRID_CONSTANT const Kernel kernel) {
   extern __shared__ __attribute__((aligned(16))) std::byte scratch[];
   Context<kReducesRows<Kernel>> context(scratch + sum_scratch<Kernel>(static_cast<int>(blockDim.x) / Target::lanes),
                                         scratch);
-  kernel(context);
+  Target::operand(kernel)(context);
 }
 
 [[nodiscard]] inline Status status_of(RtError error, const char* what) noexcept {
@@ -81,7 +82,7 @@ struct Gpu {
     std::size_t const scratch = geometry.shared_bytes + sum_scratch<Kernel>(geometry.warps);
     if (scratch > kPlainScratch)
       if (Status s = allow_scratch<Kernel>(); !s.ok()) return s;
-    entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * Context::lanes),
+    entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * device_lanes()),
                     scratch, stream.get()>>>(kernel);
     return status_of(MORI_EP_RT(GetLastError)(), "kernel launch");
   }
@@ -89,6 +90,11 @@ struct Gpu {
     return status_of(MORI_EP_RT(StreamSynchronize)(stream.get()), "stream synchronize");
   }
 
+  //! @brief How many devices this process can use; 0 also when the driver is missing or too old for the runtime.
+  static int device_count() noexcept {
+    int count = 0;
+    return MORI_EP_RT(GetDeviceCount)(&count) == kRtSuccess ? count : 0;
+  }
   //! @brief The device's identity: equal for two ranks on one device, in this process or another.
   static std::uint64_t device() noexcept {
     int ordinal = 0;
@@ -103,14 +109,15 @@ struct Gpu {
   //! @brief How many blocks of this kernel the device keeps resident, for each number of warps a block may have.
   template <class Kernel, class SharedBytes>
   static Residency residency(SharedBytes&& shared_bytes) noexcept {
-    Residency r{.max_warps = kMaxThreads / Context::lanes};
+    int const lanes = device_lanes();
+    Residency r{.max_warps = kMaxThreads / lanes};
     int ordinal = 0, units = 0;
     (void)MORI_EP_RT(GetDevice)(&ordinal);
     (void)MORI_EP_RT(DeviceGetAttribute)(&units, MORI_EP_RT_ATTRIBUTE_UNITS, ordinal);
     (void)allow_scratch<Kernel>();
     for (int warps = 1; warps <= r.max_warps; ++warps) {
       int per_unit = 0;
-      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * Context::lanes,
+      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * lanes,
                                                                   shared_bytes(warps) + sum_scratch<Kernel>(warps));
       r.blocks[warps] = per_unit * units;
     }
@@ -121,27 +128,26 @@ struct Gpu {
     (void)ranks_in_process;
     return resident < kAloneBlocks ? resident : kAloneBlocks;
   }
-  static int default_warps() noexcept { return kMaxThreads / Context::lanes; }
+  static int default_warps() noexcept { return kMaxThreads / device_lanes(); }
 
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
-    if (MORI_EP_RT(Malloc)(&memory, bytes) != kRtSuccess) return nullptr;
+    if (malloc_shared(&memory, bytes) != kRtSuccess) return nullptr;
     // Filling and copying may still run when the call returns, and callers' streams do not wait for them.
-    if (MORI_EP_RT(Memset)(memory, 0, bytes) != kRtSuccess || MORI_EP_RT(StreamSynchronize)(nullptr) != kRtSuccess)
-      return nullptr;
-    return static_cast<std::byte*>(memory);
+    if (MORI_EP_RT(Memset)(memory, 0, bytes) == kRtSuccess && MORI_EP_RT(StreamSynchronize)(nullptr) == kRtSuccess)
+      return static_cast<std::byte*>(memory);
+    (void)MORI_EP_RT(Free)(memory);
+    return nullptr;
   }
   static void release(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(Free)(memory); }
   //! @brief Pinned host memory at one address for the host and every device.
   static std::byte* allocate_board(std::size_t bytes) noexcept {
     void* memory = nullptr;
-    if (MORI_EP_RT(HostAlloc)(&memory, bytes, MORI_EP_RT(HostAllocMapped) | MORI_EP_RT(HostAllocPortable)) !=
-        kRtSuccess)
-      return nullptr;
+    if (malloc_host(&memory, bytes) != kRtSuccess) return nullptr;
     std::memset(memory, 0, bytes);
     return static_cast<std::byte*>(memory);
   }
-  static void release_board(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(FreeHost)(memory); }
+  static void release_board(std::byte* memory, std::size_t) noexcept { (void)free_host(memory); }
   static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
     (void)MORI_EP_RT(Memcpy)(dst, src, bytes, MORI_EP_RT(MemcpyDefault));
     (void)MORI_EP_RT(StreamSynchronize)(nullptr);

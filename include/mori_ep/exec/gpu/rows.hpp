@@ -51,8 +51,8 @@ using RowBytes = std::uint32_t;
 
 //! @brief Lane `lane` of `lanes` moves every `lanes`-th vector; InFlight of them are loaded before the first is stored.
 template <RowBytes InFlight>
-__device__ inline void multicast_vectors(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes, int lane,
-                                         int lanes) {
+__device__ __forceinline__ void multicast_vectors(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes,
+                                                  int lane, int lanes) {
   auto const step = static_cast<RowBytes>(lanes) * 16;
   for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += InFlight * step) {
     Vec16 v[InFlight];
@@ -70,8 +70,8 @@ __device__ inline void multicast_vectors(const std::byte* src, std::byte* const*
 }
 
 //! @brief A warp alone needs many vectors in flight; many warps of a row have one or two each.
-__device__ inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes, int lane,
-                                     int lanes) {
+__device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes,
+                                              int lane, int lanes) {
   if (bytes > static_cast<RowBytes>(lanes) * 32)
     multicast_vectors<4>(src, dst, n, bytes, lane, lanes);
   else
@@ -94,8 +94,8 @@ inline constexpr std::size_t kSumScratchPerWarp = 0;
 //! @brief The sum of rows that are all one group. kAtOnce sources are loaded before the first is added: the loads are
 //!        what takes time.
 template <Element T, bool Weighted>
-__device__ inline void reduce_group(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
-                                    RowBytes bytes, int lane, int lanes, std::byte*) {
+__device__ __forceinline__ void reduce_group(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                                             RowBytes bytes, int lane, int lanes, std::byte*) {
   constexpr int kAtOnce = 8, kElements = kVectorElements<T>;
   for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
     float sum[kElements], term[kElements];
@@ -159,9 +159,9 @@ __device__ inline void reduce_group(const std::byte* const* srcs, const float* w
 
 //! @brief The sum of groups, each summed by itself first: for worlds that are grouped into nodes.
 template <Element T, bool Weighted>
-__device__ __noinline__ void reduce_groups(const std::byte* const* srcs, const float* weights, int n,
-                                           std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane,
-                                           int lanes) {
+__device__ MORI_EP_GPU_CALL void reduce_groups(const std::byte* const* srcs, const float* weights, int n,
+                                               std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane,
+                                               int lanes) {
   constexpr int kElements = kVectorElements<T>;
   for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
     float group[kElements], total[kElements], term[kElements];
@@ -186,9 +186,9 @@ __device__ __noinline__ void reduce_groups(const std::byte* const* srcs, const f
 }
 
 template <Element T, bool Weighted>
-__device__ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
-                                   std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane, int lanes,
-                                   std::byte* ring) {
+__device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
+                                            std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane,
+                                            int lanes, std::byte* ring) {
   if ((group_starts & ~1u) == 0)
     reduce_group<T, Weighted>(srcs, weights, n, dst, bytes, lane, lanes, ring);
   else

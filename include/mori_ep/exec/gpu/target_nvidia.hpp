@@ -6,11 +6,33 @@
 
 #if defined(__CUDACC__) && !defined(__HIP__)
 
+//! A function whose registers are its own and not its caller's.
+#define MORI_EP_GPU_CALL __noinline__
+
 namespace mori_ep::exec::gpu {
 
 //! @brief NVIDIA, sm_80 and later; tuned on sm_90.
 struct Target {
   static constexpr int lanes = 32;
+  //! @brief What __launch_bounds__ takes second: blocks per multiprocessor.
+  static constexpr int least_resident(int, int blocks_per_unit) { return blocks_per_unit; }
+
+  template <class K>
+  static __device__ const K& operand(const K& kernel) {
+    return kernel;
+  }
+  template <class T>
+  static __device__ T* scratch(std::byte* p) {
+    return reinterpret_cast<T*>(p);
+  }
+  template <class T>
+  static __device__ T load(const T* p) {
+    return *p;
+  }
+  template <class T>
+  static __device__ void store(T* p, const T& value) {
+    *p = value;
+  }
 
   //! Rows are read once: past the first-level cache, first to leave the second.
   static __device__ Vec16 load_row(const void* p) {
@@ -58,6 +80,8 @@ struct Target {
   static __device__ void store_relaxed_system(std::uint64_t* p, std::uint64_t value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
   }
+  //! The launch itself is ordered behind the stream's earlier work, for peers too: the store needs no fence.
+  static __device__ void store_after_launch(std::uint64_t* p, std::uint64_t value) { store_relaxed_system(p, value); }
   static __device__ std::uint64_t load_relaxed_system(const std::uint64_t* p) {
     std::uint64_t v;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -95,6 +119,8 @@ struct Target {
   }
   static __device__ void nap() { __nanosleep(20); }
   static __device__ int lane() { return static_cast<int>(threadIdx.x % 32u); }
+  static __device__ int warp() { return static_cast<int>(threadIdx.x) / lanes; }
+  static __device__ int warps() { return static_cast<int>(blockDim.x) / lanes; }
   static __device__ void warp_sync() { __syncwarp(); }
   static __device__ std::uint64_t ballot(bool vote) { return __ballot_sync(~0u, vote); }
   static __device__ std::uint64_t warp_or(std::uint64_t bits) {

@@ -43,6 +43,7 @@ struct Host {
     return {};
   }
 
+  static int device_count() noexcept { return 1; }
   static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
   static Status share_memory() noexcept { return {}; }
   //! @brief Blocks of a launch are threads of its stream, whatever the kernel.

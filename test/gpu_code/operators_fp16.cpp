@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+// Compiled as HIP or CUDA. Combine depends on the reduction, the standard-MoE kernels on the index: two operators have
+// all of both.
+#include "operators.hpp"
+
+MORI_EP_TEST_OPERATOR(mori_ep::fp16, Sum, std::int32_t);
+MORI_EP_TEST_OPERATOR(mori_ep::fp16, WeightedSum, std::int64_t);
