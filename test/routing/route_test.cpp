@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The route rule, table by table.
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -56,20 +57,26 @@ TEST_CASE("every expert of every division up to the limit") {
   REQUIRE(wrong == 0);
 }
 
-TEST_CASE("destinations are distinct and ascending") {
-  struct Case {
-    std::int32_t world;
-    std::vector<std::int32_t> ranks, visits;
-  };
-  for (const Case& c :
-       {Case{8, {}, {}}, Case{8, {-1, -1}, {}}, Case{8, {3}, {3}}, Case{8, {3, 3, 3}, {3}},
-        Case{8, {7, 0, 7, 2}, {0, 2, 7}}, Case{8, {-1, 5, -1, 1}, {1, 5}}, Case{64, {63, 0}, {0, 63}},
-        Case{65, {64, 0, 64}, {0, 64}}, Case{200, {199, 64, 63, 128, 127, 64}, {63, 64, 127, 128, 199}}}) {
-    std::vector<std::int32_t> visits;
-    for_each_destination(c.ranks.data(), static_cast<std::int32_t>(c.ranks.size()), c.world,
-                         [&](std::int32_t rank) { visits.push_back(rank); });
-    REQUIRE(visits == c.visits);
+//! The ranks that the bits of all windows name, in ascending order.
+std::vector<std::int32_t> named_by_bits(const std::vector<std::int32_t>& ranks, std::int32_t world) {
+  std::vector<std::int32_t> out;
+  for (std::int32_t window = 0; 64 * window < world; ++window) {
+    std::uint64_t bits = 0;
+    for (std::int32_t rank : ranks) bits |= window_bit(rank, window);
+    for (std::int32_t bit = 0; bit < 64; ++bit)
+      if ((bits >> bit & 1) != 0) out.push_back(64 * window + bit);
+    REQUIRE(count_bits(bits) == static_cast<std::int32_t>(std::count_if(
+                                    out.begin(), out.end(), [&](std::int32_t r) { return r / 64 == window; })));
   }
+  return out;
+}
+
+TEST_CASE("window bits name the distinct destinations") {
+  REQUIRE(named_by_bits({}, 8).empty());
+  REQUIRE(named_by_bits({-1, -1}, 8).empty());
+  REQUIRE(named_by_bits({7, 0, 7, 2}, 8) == std::vector<std::int32_t>{0, 2, 7});
+  REQUIRE(named_by_bits({64, 0, 64}, 65) == std::vector<std::int32_t>{0, 64});
+  REQUIRE(named_by_bits({199, 64, 63, 128, 127, 64}, 200) == std::vector<std::int32_t>{63, 64, 127, 128, 199});
   Rng rng(5);
   for (int i = 0; i < 2000; ++i) {
     int const world = rng.in(1, 300), k = rng.in(1, kMaxTopk);
@@ -77,10 +84,17 @@ TEST_CASE("destinations are distinct and ascending") {
     for (int j = 0; j < k; ++j) ranks.push_back(rng.in(-1, world - 1));
     std::set<std::int32_t> distinct(ranks.begin(), ranks.end());
     distinct.erase(-1);
-    std::vector<std::int32_t> visits;
-    for_each_destination(ranks.data(), k, world, [&](std::int32_t rank) { visits.push_back(rank); });
-    REQUIRE(visits == std::vector<std::int32_t>(distinct.begin(), distinct.end()));
+    REQUIRE(named_by_bits(ranks, world) == std::vector<std::int32_t>(distinct.begin(), distinct.end()));
   }
+}
+
+TEST_CASE("low bits") {
+  REQUIRE(low_bits(0) == 0);
+  REQUIRE(low_bits(-5) == 0);
+  REQUIRE(low_bits(1) == 1);
+  REQUIRE(low_bits(63) == ~std::uint64_t{0} >> 1);
+  REQUIRE(low_bits(64) == ~std::uint64_t{0});
+  REQUIRE(low_bits(100) == ~std::uint64_t{0});
 }
 
 TEST_CASE("only the first mention of an expert counts") {

@@ -80,7 +80,14 @@ class ExploreContext {
   template <class T>
   void store(T* p, std::type_identity_t<T> value);
   inline void copy(void* to, const void* from, std::size_t bytes);
-  void copy_own(void* to, const void* from, std::size_t bytes) { copy(to, from, bytes); }
+  template <class Locate>
+  void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t, std::int32_t first, std::int32_t step,
+                   Locate&& locate) {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    for (std::int32_t i = first; i < n; i += step)
+      if (locate(i, to, from)) copy(to, from, bytes);
+  }
   template <class Visit>
   void for_each_vote(std::uint64_t bits, Visit&& visit) {
     for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), std::uint64_t{1});

@@ -61,13 +61,18 @@ concept HasShared = requires(C c, std::uint32_t* word) {
   c.shared_add(word, std::uint32_t{1});
 };
 
-//! @brief Plain memory: one scalar by one lane, bytes by a whole warp (`copy`) or by one lane (`copy_own`).
+//! @brief Plain memory: one scalar by one lane, bytes by a whole warp (`copy`), and many small pieces by any set of
+//!        threads: `copy_pieces(n, bytes, alignment, first, step, locate)` is called by thread `first` of `step`, and
+//!        `locate(i, to, from)` says where piece i of `bytes` bytes lies, or false that there is none; `alignment` has the
+//!        low bits that any of these addresses has. `reread(this)` is the kernel itself, its operands to be read again: a
+//!        long kernel need not keep them in registers.
 template <class C>
-concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void* to, const void* from) {
+concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void* to, const void* from,
+                             bool (*locate)(std::int32_t, std::byte*&, const std::byte*&)) {
   { c.load(q) } -> std::same_as<std::uint32_t>;
   c.store(p, std::uint32_t{1});
   c.copy(to, from, std::size_t{4});
-  c.copy_own(to, from, std::size_t{4});
+  c.copy_pieces(1, std::size_t{4}, std::uintptr_t{0}, 0, 1, locate);
 };
 
 //! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized. The last

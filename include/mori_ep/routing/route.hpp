@@ -63,25 +63,6 @@ static_assert([] {
   return rank >= 0 && at >= 0 && at < 64 ? std::uint64_t{1} << at : 0;
 }
 
-//! @brief The distinct ranks of one window among a token's `ranks` [topk] (of Placement::rank_of), as bits. Two experts
-//!        of one rank, or one expert twice, are one bit.
-[[nodiscard]] MORI_EP_HD constexpr std::uint64_t destinations(const std::int32_t* ranks, std::int32_t topk,
-                                                              std::int32_t window) noexcept {
-  std::uint64_t bits = 0;
-  for (std::int32_t k = 0; k < topk; ++k) bits |= window_bit(ranks[k], window);
-  return bits;
-}
-
-//! @brief The position of the lowest bit that is set. The host's builtin does not exist on a device, and nvcc does not
-//! say so.
-[[nodiscard]] MORI_EP_HD constexpr std::int32_t lowest_bit(std::uint64_t bits) noexcept {
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
-  return __ffsll(static_cast<long long>(bits)) - 1;
-#else
-  return __builtin_ctzll(bits);
-#endif
-}
-
 //! @brief How many bits are set.
 [[nodiscard]] MORI_EP_HD constexpr std::int32_t count_bits(std::uint64_t bits) noexcept {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
@@ -95,15 +76,6 @@ static_assert([] {
   return n <= 0 ? 0 : n >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1;
 }
 static_assert(low_bits(-1) == 0 && low_bits(3) == 7 && low_bits(64) == ~std::uint64_t{0});
-
-//! @brief Calls `visit(rank)` for each distinct destination of a token, in ascending rank order.
-template <class Visit>
-MORI_EP_HD constexpr void for_each_destination(const std::int32_t* ranks, std::int32_t topk, std::int32_t world,
-                                               Visit&& visit) noexcept {
-  for (std::int32_t window = 0; 64 * window < world; ++window)
-    for (std::uint64_t bits = destinations(ranks, topk, window); bits != 0; bits &= bits - 1)
-      visit(64 * window + lowest_bit(bits));
-}
 
 //! @brief Is `id` among the first `n` ids of a token? Counts of rows per expert use it, so that an expert named twice
 //!        still gets one row.

@@ -90,23 +90,22 @@ class Context {
   }
   //! 4-byte words where both ends and the size allow, bytes elsewhere.
   __device__ void copy(void* to, const void* from, std::size_t bytes) const {
-    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
-    if (bits % 4 == 0)
-      copy_as<std::uint32_t>(to, from, bytes / 4, lane(), lanes);
-    else
-      copy_as<std::uint8_t>(to, from, bytes, lane(), lanes);
+    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
+    copy_pieces(1, bytes, bits, lane(), lanes, [&](std::int32_t, std::byte*& piece, const std::byte*& source) {
+      piece = static_cast<std::byte*>(to);
+      source = static_cast<const std::byte*>(from);
+      return true;
+    });
   }
-
-  //! Parts interleave vector by vector, so that the warps of a row touch it side by side.
-  //! 16-byte vectors where both ends and the size allow, else words, else bytes.
-  __device__ void copy_own(void* to, const void* from, std::size_t bytes) const {
-    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes;
-    if (bits % 16 == 0)
-      copy_as<Vec16>(to, from, bytes / 16, 0, 1);
-    else if (bits % 4 == 0)
-      copy_as<std::uint32_t>(to, from, bytes / 4, 0, 1);
+  //! Neighbouring threads copy neighbouring words, of the same piece or the next: what lies side by side is written at
+  //! the same time.
+  template <class Locate>
+  __device__ void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t alignment, std::int32_t first,
+                              std::int32_t step, Locate&& locate) const {
+    if ((alignment | bytes) % 4 == 0)
+      copy_words<std::uint32_t>(n, static_cast<std::int32_t>(bytes / 4), first, step, locate);
     else
-      copy_as<std::uint8_t>(to, from, bytes, 0, 1);
+      copy_words<std::uint8_t>(n, static_cast<std::int32_t>(bytes), first, step, locate);
   }
 
   __device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes,
@@ -190,10 +189,22 @@ class Context {
     }
   }
 
-  template <class Word>
-  __device__ void copy_as(void* to, const void* from, std::size_t count, int first, int step) const {
-    for (auto i = static_cast<std::size_t>(first); i < count; i += static_cast<std::size_t>(step))
-      Target::store(static_cast<Word*>(to) + i, Target::load(static_cast<const Word*>(from) + i));
+  template <class Word, class Locate>
+  __device__ void copy_words(std::int32_t n, std::int32_t each, std::int32_t first, std::int32_t step,
+                             Locate&& locate) const {
+    if (each == 0) return;
+    std::int32_t const pieces = step / each, words = step - pieces * each;
+    std::int32_t piece = first / each, word = first - piece * each;
+    MORI_EP_ROLLED
+    while (piece < n) {
+      std::byte* to = nullptr;
+      const std::byte* from = nullptr;
+      if (locate(piece, to, from))
+        Target::store(reinterpret_cast<Word*>(to) + word, Target::load(reinterpret_cast<const Word*>(from) + word));
+      piece += pieces;
+      word += words;
+      if (word >= each) word -= each, ++piece;
+    }
   }
 
   std::byte* scratch_;

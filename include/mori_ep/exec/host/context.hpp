@@ -137,7 +137,14 @@ class Context {
     *p = value;
   }
   void copy(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
-  void copy_own(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
+  template <class Locate>
+  void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t, std::int32_t first, std::int32_t step,
+                   Locate&& locate) const noexcept {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    for (std::int32_t i = first; i < n; i += step)
+      if (locate(i, to, from)) std::memcpy(to, from, bytes);
+  }
 
   void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part,
                      int parts) const noexcept {

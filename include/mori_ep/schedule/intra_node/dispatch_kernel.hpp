@@ -256,28 +256,21 @@ struct DispatchKernel {
     for (std::int32_t tile = 0; tile * Scratch::kTile < batch.count(); ++tile) {
       const Copy* copies = s.copies + tile * Scratch::kTile * args.topk;
       auto const n = static_cast<std::int32_t>(s.start[tile * (world + 1) + world]);
-      send_by_id(ctx, s, batch, copies, n, first, step);
-      if (args.scales != nullptr) send_scales(ctx, s, batch, copies, n, first, step);
+      send_beside(ctx, s, batch, copies, n, first, step);
     }
     keep_ticket(ctx, s, batch, first, step);
   }
 
   template <class Ctx>
-  MORI_EP_HD void send_by_id(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
-                             std::int32_t first, std::int32_t step) const {
+  MORI_EP_HD void send_beside(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
+                              std::int32_t first, std::int32_t step) const {
     auto const k = static_cast<std::size_t>(args.topk);
-    MORI_EP_ROLLED
-    for (std::int32_t i = first; i < n * args.topk; i += step) {
-      std::int32_t const c = i / args.topk, at = i - c * args.topk;
-      Copy const copy = copies[c];
-      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
-      std::int32_t const t = batch.begin + copy.slot;
-      std::size_t const to = copy.row * k + static_cast<std::size_t>(at);
-      ctx.store(s.peers.template at<Index>(copy.rank, args.set.recv_ids) + to, ctx.load(args.ids_of(t) + at));
-      if (args.weights != nullptr)
-        ctx.store(s.peers.template at<float>(copy.rank, args.set.recv_weights) + to,
-                  ctx.load(args.weights + static_cast<std::size_t>(t) * args.weights_stride + at));
-    }
+    send_pieces(ctx, s, batch, copies, n, first, step, args.ids, args.ids_stride, k, args.set.recv_ids);
+    if (args.weights != nullptr)
+      send_pieces(ctx, s, batch, copies, n, first, step, args.weights, args.weights_stride, k, args.set.recv_weights);
+    if (args.scales != nullptr)
+      send_pieces(ctx, s, batch, copies, n, first, step, args.scales, args.scales_stride, args.scale_bytes,
+                  args.set.recv_scales);
     MORI_EP_ROLLED
     for (std::int32_t c = first; c < n; c += step) {
       Copy const copy = copies[c];
@@ -286,31 +279,21 @@ struct DispatchKernel {
                   args.port.peers.rank * args.max_tokens + batch.begin + copy.slot);
     }
   }
-
-  //! Scales are opaque bytes: in the widest words that their size and place allow.
-  template <class Ctx>
-  MORI_EP_HD void send_scales(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
-                              std::int32_t first, std::int32_t step) const {
-    if ((reinterpret_cast<std::uintptr_t>(args.scales) | args.scales_stride | args.scale_bytes) % 4 == 0)
-      send_scales_as<std::uint32_t>(ctx, s, batch, copies, n, first, step);
-    else
-      send_scales_as<std::uint8_t>(ctx, s, batch, copies, n, first, step);
-  }
-  template <class Word, class Ctx>
-  MORI_EP_HD void send_scales_as(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
-                                 std::int32_t first, std::int32_t step) const {
-    auto const each = static_cast<std::int32_t>(args.scale_bytes / sizeof(Word));
-    MORI_EP_ROLLED
-    for (std::int32_t c = 0; c < n; ++c) {
-      Copy const copy = copies[c];
-      if (copy.row >= static_cast<std::uint32_t>(args.capacity)) continue;
-      auto const* from = reinterpret_cast<const Word*>(args.scales + static_cast<std::size_t>(batch.begin + copy.slot) *
-                                                                         args.scales_stride);
-      auto* to = reinterpret_cast<Word*>(s.peers.template at<std::byte>(copy.rank, args.set.recv_scales) +
-                                         copy.row * args.scale_bytes);
-      MORI_EP_ROLLED
-      for (std::int32_t i = first; i < each; i += step) ctx.store(to + i, ctx.load(from + i));
-    }
+  //! `each` entries of every copy's token, to its row of `region`.
+  template <class Ctx, class V>
+  MORI_EP_HD void send_pieces(Ctx& ctx, const Scratch& s, TokenRange batch, const Copy* copies, std::int32_t n,
+                              std::int32_t first, std::int32_t step, const V* entries, std::size_t stride,
+                              std::size_t each, comm::Region region) const {
+    auto const alignment = sizeof(V) % 4 == 0 ? 0 : reinterpret_cast<std::uintptr_t>(entries) | stride * sizeof(V);
+    ctx.copy_pieces(
+        n, each * sizeof(V), alignment, first, step, [&](std::int32_t c, std::byte*& to, const std::byte*& from) {
+          Copy const copy = copies[c];
+          if (copy.row >= static_cast<std::uint32_t>(args.capacity)) return false;
+          to = s.peers.template at<std::byte>(copy.rank, region) + copy.row * each * sizeof(V);
+          from =
+              reinterpret_cast<const std::byte*>(entries + static_cast<std::size_t>(batch.begin + copy.slot) * stride);
+          return true;
+        });
   }
 
   template <class Ctx>
