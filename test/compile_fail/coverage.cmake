@@ -3,7 +3,7 @@
 # Usage: cmake -D INCLUDE_DIR=<folder that holds mori_ep/> -P coverage.cmake
 cmake_minimum_required(VERSION 3.25)
 set(provoked "")
-file(GLOB files ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
+file(GLOB_RECURSE files ${CMAKE_CURRENT_LIST_DIR}/*.cpp)
 foreach(file IN LISTS files)
   file(STRINGS ${file} line REGEX "^// expect-error: ")
   string(REPLACE "// expect-error: " "" line "${line}")
