@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "support/catch.hpp"
-#include "support/operators.hpp"
+#include "support/plan.hpp"
 
 namespace mori_ep::test {
 namespace {
