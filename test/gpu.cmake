@@ -4,7 +4,6 @@
 string(TOUPPER ${MORI_EP_GPU} language)
 set(machine_tests ${test_sources})
 list(FILTER machine_tests INCLUDE REGEX "^(ep_dispatch_combine_|layout/)")
-list(FILTER machine_tests EXCLUDE REGEX "allocation_test")  # of the host's stream
 list(REMOVE_ITEM machine_tests ${plan_tests})
 file(GLOB gpu_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} gpu/*_test.cpp)
 
@@ -30,3 +29,24 @@ foreach(source IN LISTS machine_tests plan_tests gpu_tests)
   add_test(NAME ${test} COMMAND ${program} --filenames-as-tags "[#${stem}]~[one_gpu_is_too_small]")
   set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endforeach()
+
+# ctest -L sanitizer: small worlds under compute-sanitizer. memcheck sees every access; initcheck reads of device memory
+# that nothing wrote, so plans play in raw arenas (support/guarded.hpp); racecheck hazards in a block's shared memory, which is
+# all that it looks at: the order of accesses between ranks is what the host's ThreadSanitizer runs and
+# schedule/exploration_test.cpp show.
+if(MORI_EP_GPU STREQUAL "cuda")
+  cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH cuda_bin)
+  find_program(MORI_EP_COMPUTE_SANITIZER compute-sanitizer HINTS ${cuda_bin})
+  if(MORI_EP_COMPUTE_SANITIZER)
+    foreach(tool memcheck racecheck initcheck)
+      add_test(NAME mori_ep.cuda.${tool}
+               COMMAND ${MORI_EP_COMPUTE_SANITIZER} --tool ${tool} --error-exitcode 66 $<TARGET_FILE:${program}>
+                       --filenames-as-tags
+                       "[#ep_dispatch_combine_routing_test],[#ep_dispatch_combine_random_test],[#standard_moe_test]")
+      set_tests_properties(mori_ep.cuda.${tool} PROPERTIES LABELS sanitizer TIMEOUT 1800 SKIP_RETURN_CODE 77
+                           RESOURCE_LOCK gpu ENVIRONMENT "MORI_EP_TEST_CASES=40;MORI_EP_TEST_RAW_ARENAS=1")
+    endforeach()
+  else()
+    message(STATUS "compute-sanitizer was not found: no tests with the label sanitizer.")
+  endif()
+endif()

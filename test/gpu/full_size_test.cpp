@@ -3,6 +3,7 @@
 // know nothing of the library, and a sample of tokens by the oracle.
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "support/machine.hpp"
+#include "support/random.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MORI_EP_TEST_POISON 1
@@ -103,16 +103,22 @@ class Guarded {
   std::size_t rows_ = 0, width_ = 0, stride_ = 0, bytes_ = 0;
 };
 
+//! @brief Every operator of a plan works in memory that the test brings and that holds nothing yet, so that a checker sees
+//!        what kernels read before it was written.
+inline bool raw_arenas() {
+  static bool const raw = env_number("MORI_EP_TEST_RAW_ARENAS", 0) != 0;
+  return raw;
+}
+
 //! @brief An arena for an operator, with canaries at both ends: Guarded on the host, else device memory that is checked
 //!        by copying.
 template <class Exec>
 class GuardedArena {
  public:
-  explicit GuardedArena(std::size_t bytes) : base_(Exec::allocate(bytes + 2 * Guarded::kGuard)), bytes_(bytes) {
-    if (base_ == nullptr) throw std::bad_alloc();
-    std::vector<std::byte> const guard(Guarded::kGuard, Guarded::kCanary), fill(bytes, Guarded::kFill);
+  explicit GuardedArena(std::size_t bytes) : base_(allocate_raw<Exec>(bytes + 2 * Guarded::kGuard)), bytes_(bytes) {
+    std::vector<std::byte> const guard(Guarded::kGuard, Guarded::kCanary);
     Exec::copy(base_, guard.data(), guard.size());
-    Exec::copy(data(), fill.data(), bytes);
+    if (!raw_arenas()) Exec::copy(data(), std::vector<std::byte>(bytes, Guarded::kFill).data(), bytes);
     Exec::copy(data() + bytes, guard.data(), guard.size());
   }
   GuardedArena(GuardedArena&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}

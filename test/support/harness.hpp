@@ -89,9 +89,12 @@ class Player {
       slots_.emplace_back(plan_.calls.size());
       for (std::size_t i = 0; i < plan_.calls.size(); ++i) prepare(slots_.back()[i], rank, i);
     }
-    if (plan_.setup.own_memory) {
+    if (plan_.setup.own_memory || raw_arenas()) {
       auto const footprint = Operator::footprint(c, plan_.setup.world);
-      for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) arenas_.emplace_back(footprint->bytes);
+      for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
+        settle<Exec>(rank, plan_.setup.world);
+        arenas_.emplace_back(footprint->bytes);
+      }
     }
   }
 
@@ -229,7 +232,7 @@ class Player {
     std::size_t const received = recv_rows(rank, i);
     s.work = {Vector<Token>(received * hidden()), Vector<Token>(call.zero_copy ? received * hidden() : 0),
               Vector<Index>(received * k), Vector<std::int32_t>(received)};
-    s.seen.whole = plan_.setup.own_memory && i < static_cast<std::size_t>(config().num_buffer_sets) &&
+    s.seen.whole = plan_.setup.own_memory && !raw_arenas() && i < static_cast<std::size_t>(config().num_buffer_sets) &&
                    plan_.steps[0].call == 0;
     std::size_t const seen = s.seen.whole ? static_cast<std::size_t>(problems_[i].capacity) : received;
     s.seen.rows.resize(seen * hidden());
@@ -504,6 +507,7 @@ std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   Player<Operator> player(plan);
   comm::LocalWorld world(plan.setup.world, plan.setup.gpu_per_node, std::chrono::seconds(120));
   Status const played = world.run([&](comm::Communicator& comm) -> Status {
+    settle<typename Player<Operator>::Exec>(comm.rank(), comm.world());
     auto op = Operator::create(comm, plan.setup.config, player.arena(comm.rank()));
     if (!op.ok()) return op.status();
     std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));

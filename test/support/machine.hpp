@@ -60,6 +60,10 @@ class TestStream<exec::Host> {
   exec::Host::Stream stream_;
 };
 
+//! @brief Device memory of no content (Exec::allocate gives zeroes). For GPUs.
+template <class Exec>
+std::byte* allocate_raw(std::size_t bytes);
+
 #if defined(MORI_EP_GPU)
 inline void expect_success(exec::gpu::RtError error, const char* what) {
   if (error != exec::gpu::kRtSuccess)
@@ -72,53 +76,42 @@ template <class Exec>
 requires std::derived_from<Exec, exec::gpu::Gpu>
 class TestStream<Exec> {
  public:
-  TestStream() {
-    for (auto& mark : marks_)
-      expect_success(MORI_EP_RT(EventCreateWithFlags)(&mark, MORI_EP_RT(EventDisableTiming)), "event");
-  }
-  TestStream(const TestStream&) = delete;
-  TestStream& operator=(const TestStream&) = delete;
-  ~TestStream() {
-    for (auto& mark : marks_) (void)MORI_EP_RT(EventDestroy)(mark);
-  }
-  operator typename Exec::StreamRef() {  // NOLINT: wanted wherever a StreamRef is
-    bound_run_ahead();
-    return stream_;
-  }
+  operator typename Exec::StreamRef() const noexcept { return stream_; }  // NOLINT: wanted wherever a StreamRef is
   [[nodiscard]] auto handle() const noexcept { return stream_.handle(); }
   template <class F>
   void submit(const F& function) {
-    bound_run_ahead();
     auto work = std::make_unique<F>(function);
     auto const run = [](void* p) { (*std::unique_ptr<F>(static_cast<F*>(p)))(); };
     expect_success(MORI_EP_RT(LaunchHostFunc)(stream_.handle(), run, work.get()), "host function");
     (void)work.release();
   }
   void copy(void* to, const void* from, std::size_t bytes) {
-    bound_run_ahead();
     if (bytes != 0)
       expect_success(MORI_EP_RT(MemcpyAsync)(to, from, bytes, MORI_EP_RT(MemcpyDefault), stream_.handle()), "copy");
   }
   void synchronize() { expect_success(MORI_EP_RT(StreamSynchronize)(stream_.handle()), "stream"); }
 
  private:
-  //! A full queue blocks every thread of the process, also those of the ranks that would empty it: so a rank waits before.
-  void bound_run_ahead() {
-    constexpr int kBetweenMarks = 128;
-    if (++enqueued_ % kBetweenMarks != 0) return;
-    auto& mark = marks_[enqueued_ / kBetweenMarks % 2];
-    expect_success(MORI_EP_RT(EventSynchronize)(mark), "event");  // of two marks ago; done when never recorded
-    expect_success(MORI_EP_RT(EventRecord)(mark, stream_.handle()), "event");
-  }
-
   typename Exec::Stream stream_;
-  exec::gpu::RtEvent marks_[2] = {};
-  int enqueued_ = 0;
 };
+
+template <class Exec>
+std::byte* allocate_raw(std::size_t bytes) {
+  void* memory = nullptr;
+  expect_success(exec::gpu::malloc_shared(&memory, bytes), "device memory");
+  return static_cast<std::byte*>(memory);
+}
 #endif
 
 using Machine = exec::Default;
 using Stream = TestStream<Machine>;
+
+//! @brief Spreads a world's ranks over all devices that there are, neighbours together: the calling thread's calls are
+//!        `rank`'s from now on.
+template <class Exec>
+void settle(int rank, int world) {
+  Exec::use_device(rank * Exec::device_count() / world).or_throw();
+}
 
 //! @brief A value that lies where only kernels can read it.
 template <class T>

@@ -44,7 +44,8 @@ struct Setup {
                                     .max_num_inp_token_per_rank = 8,
                                     .num_experts_per_rank = 2,
                                     .num_experts_per_token = 2,
-                                    .timeout_ms = kSanitized ? 120000 : 60000};
+                                    .timeout_ms = static_cast<std::int64_t>(
+                                        env_number("MORI_EP_TEST_TIMEOUT_MS", kSanitized ? 120000 : 60000))};
   [[nodiscard]] int experts() const noexcept { return world * config.num_experts_per_rank; }
 };
 
