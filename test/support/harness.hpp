@@ -301,9 +301,9 @@ class Player {
         copy_all(stream, s.work.ids, s.got->indices.data);
         copy_all(stream, s.work.src_pos, s.src_pos.data);
         stream.submit([this, rank, i] { run_experts(rank, i); });
-        if (call.zero_copy)
-          stream.copy(op.get_registered_combine_input_buffer(s.got->ticket).data, s.work.results.data(),
-                      s.work.results.size() * sizeof(Token));
+        auto const registered = op.get_registered_combine_input_buffer(s.got->ticket);  // empty after a fault
+        if (call.zero_copy && !registered.empty())
+          stream.copy(registered.data, s.work.results.data(), s.work.results.size() * sizeof(Token));
         if (plan_.setup.jitter_us > 0) sleep_on(stream, rank * 7919 % plan_.setup.jitter_us);
         if (step.kind == Step::combine)
           return op.combine(std::move(s.got->ticket), combine_inputs(op, call, s, rank), stream);

@@ -3,16 +3,14 @@
 //!       both the tests and kernels reach.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstring>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "mori_ep/exec/exec.hpp"
+#if defined(MORI_EP_GPU)
+#include "support/gpu_stream.hpp"
+#endif
 
 namespace mori_ep::test {
 
@@ -65,36 +63,6 @@ template <class Exec>
 std::byte* allocate_raw(std::size_t bytes);
 
 #if defined(MORI_EP_GPU)
-inline void expect_success(exec::gpu::RtError error, const char* what) {
-  if (error != exec::gpu::kRtSuccess)
-    throw std::runtime_error(std::string(what) + ": " + MORI_EP_RT(GetErrorString)(error));
-}
-
-//! Functions run on a thread of the GPU's runtime and call nothing of it. Copies go through the copy engines, which no
-//! spinning kernel keeps busy.
-template <class Exec>
-requires std::derived_from<Exec, exec::gpu::Gpu>
-class TestStream<Exec> {
- public:
-  operator typename Exec::StreamRef() const noexcept { return stream_; }  // NOLINT: wanted wherever a StreamRef is
-  [[nodiscard]] auto handle() const noexcept { return stream_.handle(); }
-  template <class F>
-  void submit(const F& function) {
-    auto work = std::make_unique<F>(function);
-    auto const run = [](void* p) { (*std::unique_ptr<F>(static_cast<F*>(p)))(); };
-    expect_success(MORI_EP_RT(LaunchHostFunc)(stream_.handle(), run, work.get()), "host function");
-    (void)work.release();
-  }
-  void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes != 0)
-      expect_success(MORI_EP_RT(MemcpyAsync)(to, from, bytes, MORI_EP_RT(MemcpyDefault), stream_.handle()), "copy");
-  }
-  void synchronize() { expect_success(MORI_EP_RT(StreamSynchronize)(stream_.handle()), "stream"); }
-
- private:
-  typename Exec::Stream stream_;
-};
-
 template <class Exec>
 std::byte* allocate_raw(std::size_t bytes) {
   void* memory = nullptr;
