@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# mori_ep_<gpu>_test: every test that can run on a GPU, from the source that the host's tests have, and gpu/*_test.cpp. A
+# mori_ep_cuda_test: every test that can run on a GPU, from the source that the host's tests have, and gpu/*_test.cpp. A
 # machine without a device skips them.
 string(TOUPPER ${MORI_EP_GPU} language)
 set(machine_tests ${test_sources})

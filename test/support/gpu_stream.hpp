@@ -32,6 +32,7 @@ inline void expect_success(exec::gpu::RtError error, const char* what) {
 //! Says that the stream has come to turn `turn`, and goes on when the host has done it.
 template <class Exec>
 __global__ void await_host(volatile std::uint32_t* reached, const volatile std::uint32_t* done, std::uint32_t turn) {
+  __threadfence_system();  // the host sees what the stream did before
   *reached = turn;
   while (*done != turn) {
   }
