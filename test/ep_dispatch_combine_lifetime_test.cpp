@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What outlives what: memory of any content, tickets of others, operators that go while work is pending, kept routings of
-// device-side counts and of failed dispatches, and the way back when only some ranks know of a fault.
+// What outlives what: memory of any content, tickets of others, operators that go while work is pending, kept routings
+// of device-side counts and of failed dispatches, and the way back when only some ranks know of a fault.
 #include <atomic>
 #include <chrono>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Random configurations and programs. MORI_EP_TEST_SEED and MORI_EP_TEST_CASES choose which (and MORI_EP_TEST_WORLD fixes
-// the number of ranks); a failing case prints the seed that plays it alone.
+// Random configurations and programs. MORI_EP_TEST_SEED and MORI_EP_TEST_CASES choose which (and MORI_EP_TEST_WORLD
+// fixes the number of ranks); a failing case prints the seed that plays it alone.
 #include <algorithm>
 #include <cstdio>
 

@@ -30,10 +30,11 @@ foreach(source IN LISTS machine_tests plan_tests gpu_tests)
   set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endforeach()
 
-# ctest -L sanitizer: small worlds under compute-sanitizer. memcheck sees every access. racecheck sees hazards in a block's
-# shared memory, and nothing else: the order of accesses between ranks is what the host's ThreadSanitizer runs and
-# schedule/exploration_test.cpp show. initcheck sees reads of device memory that nothing wrote, once the writing kernel has
-# ended: so it is given a world of one, in raw arenas (support/guarded.hpp).
+# ctest -L sanitizer: small worlds under compute-sanitizer. memcheck sees every access. racecheck sees hazards in a
+# block's shared memory, and nothing else: the order of accesses between ranks is what the host's ThreadSanitizer runs
+# and schedule/exploration_test.cpp show. initcheck sees reads of device memory that nothing wrote, and takes what a
+# peer's kernel writes for unwritten until that kernel ends: so it is given a world of one, in raw arenas
+# (support/guarded.hpp).
 if(MORI_EP_GPU STREQUAL "cuda")
   cmake_path(GET CMAKE_CUDA_COMPILER PARENT_PATH cuda_bin)
   find_program(MORI_EP_COMPUTE_SANITIZER compute-sanitizer HINTS ${cuda_bin})

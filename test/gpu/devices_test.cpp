@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Ranks of one process on several devices: each rank's memory is on its own, and all plays give what the oracle says. With
-// one device the same plays run on it, and the test says that it saw no other.
+// Ranks of one process on several devices: each rank's memory is on its own, and all plays give what the oracle says.
+// With one device the same plays run on it, and the test says that it saw no other.
 #include <cstdio>
 #include <vector>
 
@@ -19,8 +19,11 @@ TEST_CASE("ranks spread over all visible devices, some of them on one, some of t
   }
   for (int per_device : {1, 2, 3})
     for (bool const own_memory : {false, true}) {
-      Setup setup{.format = Format::bf16, .world = devices * per_device, .streams = per_device == 3 ? 2 : 1,
-                  .own_memory = own_memory, .jitter_us = 50};
+      Setup setup{.format = Format::bf16,
+                  .world = devices * per_device,
+                  .streams = per_device == 3 ? 2 : 1,
+                  .own_memory = own_memory,
+                  .jitter_us = 50};
       setup.config.hidden_dim = 7168;
       setup.config.max_num_inp_token_per_rank = 40;
       setup.config.num_experts_per_rank = 4;
@@ -39,10 +42,9 @@ TEST_CASE("a rank's rows are on the device that it chose") {
   std::vector<int> on(static_cast<std::size_t>(world), -1);
   Status const s = LocalWorld(world).run([&](Communicator& comm) -> Status {
     if (Status d = Machine::use_device(comm.rank() * devices / world); !d.ok()) return d;
-    auto ep = Ep::create(comm, {.hidden_dim = 4,
-                                .max_num_inp_token_per_rank = 1,
-                                .num_experts_per_rank = 1,
-                                .num_experts_per_token = 1});
+    auto ep = Ep::create(
+        comm,
+        {.hidden_dim = 4, .max_num_inp_token_per_rank = 1, .num_experts_per_rank = 1, .num_experts_per_token = 1});
     if (!ep.ok()) return ep.status();
     Stream stream;
     auto got = ep->dispatch({.input = {nullptr, 0, 4}, .indices = {nullptr, 0, 1}}, stream);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Eight ranks, 4096 tokens each, rows of 7168 bf16, top-8 of 256 experts. Every byte is checked on the device by kernels that
-// know nothing of the library, and a sample of tokens by the oracle.
+// Eight ranks, 4096 tokens each, rows of 7168 bf16, top-8 of 256 experts. Every byte is checked on the device by
+// kernels that know nothing of the library, and a sample of tokens by the oracle.
 #include <algorithm>
 #include <memory>
 #include <new>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Dispatch, experts and combine captured once and replayed: inputs and token counts change between replays, eager calls come
-// in between, two graphs work on one operator; an operator is not made inside a capture.
+// Dispatch, experts and combine captured once and replayed: inputs and token counts change between replays, eager calls
+// come in between, two graphs work on one operator; an operator is not made inside a capture.
 #include <memory>
 #include <new>
 #include <string>
@@ -56,8 +56,7 @@ struct Buffers {
     if (memory == nullptr) throw std::bad_alloc();
     return {reinterpret_cast<T*>(memory), [](T* p) { Machine::release(reinterpret_cast<std::byte*>(p), 0); }};
   }
-  std::shared_ptr<float> x = device<float>(kX), y = device<float>(kX),
-                         rows = device<float>(std::size_t{kWorld} * kX);
+  std::shared_ptr<float> x = device<float>(kX), y = device<float>(kX), rows = device<float>(std::size_t{kWorld} * kX);
   std::shared_ptr<std::int32_t> ids = device<std::int32_t>(kIds), count = device<std::int32_t>(1);
   const std::int32_t* recv_count = nullptr;
 
@@ -82,7 +81,8 @@ class Graph {
  public:
   template <class Work>
   static Status capture(Stream& stream, Graph& out, Work&& work) {
-    expect_success(MORI_EP_RT(StreamBeginCapture)(stream.handle(), MORI_EP_RT(StreamCaptureModeThreadLocal)), "capture");
+    expect_success(MORI_EP_RT(StreamBeginCapture)(stream.handle(), MORI_EP_RT(StreamCaptureModeThreadLocal)),
+                   "capture");
     Status const s = work();
     expect_success(MORI_EP_RT(StreamEndCapture)(stream.handle(), &out.graph_), "end of capture");
     expect_success(MORI_EP_RT(GraphInstantiateWithFlags)(&out.exec_, out.graph_, 0), "graph");
@@ -161,7 +161,8 @@ TEST_CASE("two graphs of one operator replay with changing inputs and token coun
       }
       for (int g = 0; g < 2; ++g) {
         Status const captured = Graph::capture(stream, graphs[g], [&] {
-          return buffers[g].round(*ep, rank, g == 0, g == 0 ? launch::LaunchParams{} : launch::LaunchParams{3, 2}, stream);
+          return buffers[g].round(*ep, rank, g == 0, g == 0 ? launch::LaunchParams{} : launch::LaunchParams{3, 2},
+                                  stream);
         });
         if (!captured.ok()) return captured;
       }

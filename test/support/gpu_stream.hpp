@@ -123,8 +123,8 @@ class TestStream<Exec> {
   }
   void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes == 0) return;
-    copy_bytes<Exec><<<1, 256, 0, stream_.handle()>>>(static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
-                                                      bytes);
+    copy_bytes<Exec>
+        <<<1, 256, 0, stream_.handle()>>>(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     expect_success(MORI_EP_RT(GetLastError)(), "copy");
   }
   void synchronize() { expect_success(MORI_EP_RT(StreamSynchronize)(stream_.handle()), "stream"); }

@@ -103,8 +103,8 @@ class Guarded {
   std::size_t rows_ = 0, width_ = 0, stride_ = 0, bytes_ = 0;
 };
 
-//! @brief Every operator of a plan works in memory that the test brings and that holds nothing yet, so that a checker sees
-//!        what kernels read before it was written.
+//! @brief Every operator of a plan works in memory that the test brings and that holds nothing yet, so that a checker
+//!        sees what kernels read before it was written.
 inline bool raw_arenas() {
   static bool const raw = env_number("MORI_EP_TEST_RAW_ARENAS", 0) != 0;
   return raw;

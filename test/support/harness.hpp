@@ -405,8 +405,7 @@ class Player {
     };
     if (totals.total != want.total) return differs("total", totals.total, want.total);
     if (totals.dropped != want.dropped) return differs("dropped", totals.dropped, want.dropped);
-    if (totals.invalid_ids != want.invalid_ids)
-      return differs("invalid_ids", totals.invalid_ids, want.invalid_ids);
+    if (totals.invalid_ids != want.invalid_ids) return differs("invalid_ids", totals.invalid_ids, want.invalid_ids);
     if (totals.recv_count != static_cast<std::int64_t>(want.rows.size()))
       return differs("recv_count", totals.recv_count, static_cast<std::int64_t>(want.rows.size()));
     for (std::size_t e = 0; e < want.expert_count.size(); ++e)
@@ -501,7 +500,8 @@ class Player {
   std::vector<GuardedArena<Exec>> arenas_;
 };
 
-//! @brief Plays the plan and compares with the oracle. `hashes`: gets a hash of all bytes that came out, by call and rank.
+//! @brief Plays the plan and compares with the oracle. `hashes`: gets a hash of all bytes that came out, by call and
+//!        rank.
 template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   Player<Operator> player(plan);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-//! @file What the tests need of a machine beside its exec policy: streams that run functions and copies, and memory that
-//!       both the tests and kernels reach.
+//! @file What the tests need of a machine beside its exec policy: streams that run functions and copies, and memory
+//!       that both the tests and kernels reach.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ namespace mori_ep::test {
 int prepare_machine();
 inline constexpr int kSkipped = 77;
 
-//! @brief Memory for operands, at a multiple of 256 bytes: the process's on the host, pinned where kernels of a GPU read
-//!        and write it. Defined by the executable (machine.cpp, machine_gpu.cpp), so that objects can be shared.
+//! @brief Memory for operands, at a multiple of 256 bytes: the process's on the host, pinned where kernels of a GPU
+//!        read and write it. Defined by the executable (machine.cpp, machine_gpu.cpp), so that objects can be shared.
 std::byte* take_memory(std::size_t bytes);
 void give_memory(std::byte* memory, std::size_t bytes) noexcept;
 

@@ -9,8 +9,8 @@
 namespace mori_ep::test {
 
 int prepare_machine() {
-  // Ranks that share a device wait for each other inside kernels: every stream needs a hardware queue of its own, and no
-  // kernel may be loaded while others wait for it. Both are read when the runtime starts.
+  // Ranks that share a device wait for each other inside kernels: every stream needs a hardware queue of its own, and
+  // no kernel may be loaded while others wait for it. Both are read when the runtime starts.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   int devices = 0;
@@ -22,8 +22,8 @@ int prepare_machine() {
 
 namespace {
 
-//! Pinned memory in sizes of powers of two, kept for reuse: the runtime takes long over each allocation, and waits for the
-//! device at each release.
+//! Pinned memory in sizes of powers of two, kept for reuse: the runtime takes long over each allocation, and waits for
+//! the device at each release.
 class PinnedPool {
  public:
   std::byte* take(std::size_t bytes) {

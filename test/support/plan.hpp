@@ -40,12 +40,12 @@ struct Setup {
   int streams = 1;       //!< 2: buffer set i works on stream i
   bool own_memory = false;
   int jitter_us = 0;  //!< a random sleep up to this long before every kernel of every rank
-  EpDispatchCombineConfig config = {.hidden_dim = 16,
-                                    .max_num_inp_token_per_rank = 8,
-                                    .num_experts_per_rank = 2,
-                                    .num_experts_per_token = 2,
-                                    .timeout_ms = static_cast<std::int64_t>(
-                                        env_number("MORI_EP_TEST_TIMEOUT_MS", kSanitized ? 120000 : 60000))};
+  EpDispatchCombineConfig config = {
+      .hidden_dim = 16,
+      .max_num_inp_token_per_rank = 8,
+      .num_experts_per_rank = 2,
+      .num_experts_per_token = 2,
+      .timeout_ms = static_cast<std::int64_t>(env_number("MORI_EP_TEST_TIMEOUT_MS", kSanitized ? 120000 : 60000))};
   [[nodiscard]] int experts() const noexcept { return world * config.num_experts_per_rank; }
 };
 
@@ -74,8 +74,8 @@ struct Plan {
   std::vector<Step> steps;  //!< empty: dispatch and combine, call by call
 };
 
-//! @brief Runs the plan on the machine of this executable and compares everything with the oracle, bit for bit. Empty when
-//!        all is right. `hashes` gets a hash of all bytes that came out, by call and rank.
+//! @brief Runs the plan on the machine of this executable and compares everything with the oracle, bit for bit. Empty
+//!        when all is right. `hashes` gets a hash of all bytes that came out, by call and rank.
 std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 //! @brief The same on exec::Host, in executables of another machine.
 std::string play_on_host(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);

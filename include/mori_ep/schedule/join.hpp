@@ -60,8 +60,9 @@ struct JoinRecord {
   return device == 0 ? 1 : sharers;
 }
 
-//! @brief How many launches may be on rank `rank`'s device at the same time: one for each rank there and buffer set, since
-//!        every set may work on a stream of its own. All their blocks may wait for each other, so all must be resident.
+//! @brief How many launches may be on rank `rank`'s device at the same time: one for each rank there and buffer set,
+//!        since every set may work on a stream of its own. Their blocks may all wait for each other, so all must be
+//!        resident.
 [[nodiscard]] inline int launches_beside(const std::vector<JoinRecord>& records, int rank) noexcept {
   const JoinRecord& r = records[static_cast<std::size_t>(rank)];
   return r.device == 0 ? 1 : sharers_of(records, rank) * r.config.num_buffer_sets;

@@ -95,20 +95,20 @@ struct Gpu {
     int count = 0;
     return MORI_EP_RT(GetDeviceCount)(&count) == kRtSuccess ? count : 0;
   }
-  //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads begin on
-  //!        device 0.
+  //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads
+  //!        begin on device 0.
   static Status use_device(int ordinal) noexcept {
     return status_of(MORI_EP_RT(SetDevice)(ordinal), "device ordinal");
   }
-  //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait would
-  //!        void.
+  //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait
+  //!        would void.
   static void drain() noexcept {
     OutsideCapture const mode;
     void* memory = nullptr;
     if (MORI_EP_RT(Malloc)(&memory, 1) == kRtSuccess) (void)MORI_EP_RT(Free)(memory);
   }
-  //! @brief Does a stream capture forbid the calling thread to allocate? Asking voids that capture: a runtime tells only by
-  //!        refusing.
+  //! @brief Does a stream capture forbid the calling thread to allocate? Asking voids that capture: a runtime tells
+  //!        only by refusing.
   static bool capturing() noexcept {
     RtError const error = MORI_EP_RT(Free)(nullptr);
     (void)MORI_EP_RT(GetLastError)();
