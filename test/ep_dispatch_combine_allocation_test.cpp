@@ -7,6 +7,11 @@
 
 #include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
+#include "support/machine.hpp"
+
+#if defined(__CUDACC__)
+#pragma nv_diag_suppress 20011  // nvcc takes the operators below for functions of the device as well
+#endif
 
 namespace {
 
@@ -41,7 +46,8 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { cou
 TEST_CASE("dispatch and combine allocate nothing once a stream has seen their geometry",
           "[ep_dispatch_combine_allocation]") {
   using namespace mori_ep;
-  using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>;
+  using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, test::Machine>;
+  using test::Vector;
   constexpr int kWorld = 4, kTokens = 16, kHidden = 32, kTopk = 4, kCalls = 50;
   std::atomic<int> ready{0};
   auto const all_meet = [&](int turn) {
@@ -50,7 +56,7 @@ TEST_CASE("dispatch and combine allocate nothing once a stream has seen their ge
   };
   LocalWorld(kWorld)
       .run([&](Communicator& comm) {
-        exec::Host::Stream stream;
+        test::Stream stream;
         auto ep = Ep::create(comm, {.hidden_dim = kHidden,
                                     .max_num_inp_token_per_rank = kTokens,
                                     .num_experts_per_rank = 2,
@@ -58,8 +64,8 @@ TEST_CASE("dispatch and combine allocate nothing once a stream has seen their ge
                                     .block_num = 2,
                                     .warp_num_per_block = 2})
                       .value();
-        std::vector<float> x(kTokens * kHidden, 1.0f), y(x.size()), weights(kTokens * kTopk, 0.25f);
-        std::vector<std::int32_t> ids(kTokens * kTopk);
+        Vector<float> x(kTokens * kHidden, 1.0f), y(x.size()), weights(kTokens * kTopk, 0.25f);
+        Vector<std::int32_t> ids(kTokens * kTopk);
         for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>((i * 3) % (2 * kWorld));
         auto const round = [&] {
           auto got = ep.dispatch({.input = {x.data(), kTokens, kHidden},

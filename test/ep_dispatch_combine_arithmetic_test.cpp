@@ -52,22 +52,27 @@ TEST_CASE("combine is the adjoint of dispatch") {
                                        .num_experts_per_rank = kExpertsPerRank,
                                        .num_experts_per_token = kTopk});
     if (!op.ok()) return op.status();
-    exec::Host::Stream stream;
+    Stream stream;
     Rng rng(static_cast<std::uint64_t>(comm.rank()));
-    std::vector<float> x(kTokens * kHidden), out(x.size());
+    Vector<float> x(kTokens * kHidden), out(x.size());
     for (float& v : x) v = static_cast<float>(rng.in(-9, 9));
-    std::vector<std::int32_t> ids(kTokens * kTopk);
+    Vector<std::int32_t> ids(kTokens * kTopk);
     for (auto& id : ids) id = rng.in(-1, kWorld * kExpertsPerRank - 1);
     auto got = op->dispatch({.input = {x.data(), kTokens, kHidden}, .indices = {ids.data(), kTokens, kTopk}}, stream);
     if (!got.ok()) return got.status();
     auto const me = static_cast<std::size_t>(comm.rank());
     auto const y = op->get_registered_combine_input_buffer(got->ticket);
-    stream.submit([&, y, rows = got->rows, count = got->recv_count] {
-      for (int i = 0; i < *count * kHidden; ++i) {
-        y.data[i] = static_cast<float>(rng.in(-9, 9));
-        dispatched[me] += static_cast<double>(rows.data[i]) * static_cast<double>(y.data[i]);
+    Vector<float> rows(static_cast<std::size_t>(op->capacity() * kHidden)), results(rows.size());
+    Vector<std::int32_t> count(1);
+    stream.copy(rows.data(), got->rows.data, rows.size() * sizeof(float));
+    stream.copy(count.data(), got->recv_count, sizeof(std::int32_t));
+    stream.submit([&] {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count[0] * kHidden); ++i) {
+        results[i] = static_cast<float>(rng.in(-9, 9));
+        dispatched[me] += static_cast<double>(rows[i]) * static_cast<double>(results[i]);
       }
     });
+    stream.copy(y.data, results.data(), results.size() * sizeof(float));
     if (Status c = op->combine(std::move(got->ticket), {.output = {out.data(), kTokens, kHidden}}, stream); !c.ok())
       return c;
     stream.synchronize();

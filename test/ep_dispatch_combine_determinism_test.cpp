@@ -1,30 +1,17 @@
 // SPDX-License-Identifier: MIT
 // The same bytes whatever the number of blocks and warps, the machine's timing and the run (E20).
-#include <map>
+#include <vector>
 
 #include "support/catch.hpp"
-#include "support/harness.hpp"
+#include "support/plan.hpp"
 
 namespace mori_ep::test {
 namespace {
 
-//! Plays the plan and gives a hash of all bytes that came out of each call.
-template <class Operator>
+//! Plays the plan and gives a hash of all bytes that came out, by call and rank.
 std::vector<std::uint64_t> hashes(const Plan& plan) {
-  Player<Operator> player(plan);
-  Status const played = comm::LocalWorld(plan.setup.world).run([&](comm::Communicator& comm) -> Status {
-    auto op = Operator::create(comm, plan.setup.config, {});
-    if (!op.ok()) return op.status();
-    exec::Host::Stream stream;
-    if (Status s = player.perform(*op, comm.rank(), &stream); !s.ok()) return s;
-    stream.synchronize();
-    return op->status();
-  });
-  REQUIRE(played.message() == "ok");
-  REQUIRE(player.verify() == "");
   std::vector<std::uint64_t> out;
-  for (std::size_t i = 0; i < plan.calls.size(); ++i)
-    for (int rank = 0; rank < plan.setup.world; ++rank) out.push_back(player.hash(rank, i));
+  REQUIRE(play(plan, &out) == "");
   return out;
 }
 
@@ -42,7 +29,7 @@ TEST_CASE("any number of blocks and warps gives the same bytes") {
   plan.calls.push_back(make_call(setup, Routing::invalid, {1, 29, 13}, rng));
   plan.calls.push_back(make_call(setup, Routing::skewed, {2, 3, 0}, rng));
   for (Call& call : plan.calls) call.return_weights = true;
-  std::vector<std::uint64_t> const reference = hashes<Op<bf16>>(plan);
+  std::vector<std::uint64_t> const reference = hashes(plan);
   REQUIRE(reference[0] != reference[1]);
   for (int blocks : {1, 2, 3, 5, 7, 16})
     for (int warps : {1, 2, 3}) {
@@ -50,7 +37,7 @@ TEST_CASE("any number of blocks and warps gives the same bytes") {
       plan.setup.config.block_num = blocks;
       plan.setup.config.warp_num_per_block = warps;
       plan.setup.jitter_us = 10 * warps;
-      REQUIRE(hashes<Op<bf16>>(plan) == reference);
+      REQUIRE(hashes(plan) == reference);
     }
 }
 
@@ -61,12 +48,12 @@ TEST_CASE("the launch of a call comes before the configured one, and may differ 
   setup.config.num_experts_per_token = 3;
   setup.config.block_num = 2;
   Plan plan = make_plan(setup, Routing::any, 12, 62);
-  std::vector<std::uint64_t> const reference = hashes<Op<bf16>>(plan);
+  std::vector<std::uint64_t> const reference = hashes(plan);
   for (std::size_t i = 0; i < plan.calls.size(); ++i) {
     plan.calls[i].blocks = static_cast<int>(1 + (7 * i) % 11), plan.calls[i].warps = static_cast<int>(1 + i % 3);
     plan.calls[i].mixed_launch = i % 2 == 0;
   }
-  REQUIRE(hashes<Op<bf16>>(plan) == reference);
+  REQUIRE(hashes(plan) == reference);
 }
 
 TEST_CASE("repeated runs give the same bytes") {
@@ -75,8 +62,8 @@ TEST_CASE("repeated runs give the same bytes") {
   setup.config.num_experts_per_token = 4;
   setup.config.block_num = 3;
   Plan const plan = make_plan(setup, Routing::any, 4, 63);
-  std::vector<std::uint64_t> const reference = hashes<Op<float>>(plan);
-  for (int run = 0; run < scaled(10, 4); ++run) REQUIRE(hashes<Op<float>>(plan) == reference);
+  std::vector<std::uint64_t> const reference = hashes(plan);
+  for (int run = 0; run < scaled(10, 4); ++run) REQUIRE(hashes(plan) == reference);
 }
 
 }  // namespace mori_ep::test

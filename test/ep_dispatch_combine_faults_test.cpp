@@ -26,7 +26,7 @@ Setup faulty_setup(int world) {
 struct Rank {
   comm::Communicator& comm;
   Operator& op;
-  exec::Host::Stream& stream;
+  Stream& stream;
   Complaints& wrong;
   Guarded& y;
   [[nodiscard]] Operator::DispatchInputs inputs() const {
@@ -52,8 +52,8 @@ struct Rank {
     wrong.expect(Clock::now() - begin < std::chrono::milliseconds(1000), "a call after the fault waited");
   }
 
-  std::vector<bf16> x = std::vector<bf16>(4 * 24, bf16(1.0f));
-  std::vector<std::int32_t> ids = {0, 2, 4, 1, 3, 5, 0, 5};
+  Vector<bf16> x = Vector<bf16>(4 * 24, bf16(1.0f));
+  Vector<std::int32_t> ids = {0, 2, 4, 1, 3, 5, 0, 5};
 };
 
 //! Runs `body` on every rank; then all ranks reset and the next rounds are exact.
@@ -67,7 +67,7 @@ void fault_and_recover(const Setup& setup, Body&& body) {
   Status const s = comm::LocalWorld(setup.world).run([&](comm::Communicator& comm) -> Status {
     auto op = Operator::create(comm, setup.config);
     if (!op.ok()) return op.status();
-    exec::Host::Stream stream;
+    Stream stream;
     body(Rank{comm, *op, stream, wrong, outputs[static_cast<std::size_t>(comm.rank())]});
     if (Status b = comm.barrier(); !b.ok()) return b;
     wrong.expect(!op->status().ok(), "rank " + std::to_string(comm.rank()) + " knows of no fault");
@@ -111,7 +111,7 @@ TEST_CASE("a rank that never calls dispatch: the others name it within the deadl
       r.wrong.expect(took < kDeadline + std::chrono::seconds(1), "took longer than the deadline and a second");
       r.wrong.expect(took > kDeadline || r.op.status().code() != Errc::timeout, "gave up before the deadline");
       r.blames(r.op.status(), Phase::dispatch_counts, dead);
-      r.wrong.expect(*got->recv_count == 0, "rows of a dispatch that failed");
+      r.wrong.expect(read(got->recv_count) == 0, "rows of a dispatch that failed");
       r.wrong.expect(!c.ok() || r.y.untouched(), "a combine behind a failed dispatch wrote");
       r.stopped();
     });
@@ -195,7 +195,7 @@ TEST_CASE(
         auto got = r.op.dispatch(r.inputs(), r.stream);
         r.wrong.expect(got.ok(), got.message());
         r.stream.synchronize();
-        int const rows = *got->recv_count;
+        int const rows = read(got->recv_count);
         auto in = r.outputs();
         Guarded x(static_cast<std::size_t>(rows) * 24 * sizeof(bf16)), few(static_cast<std::size_t>(rows - 1) * 48),
             w(static_cast<std::size_t>(rows - 1) * 2 * sizeof(float));
@@ -233,7 +233,7 @@ TEST_CASE("faults one after the other, each followed by a reset") {
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
     auto op = Operator::create(comm, setup.config);
     if (!op.ok()) return op.status();
-    exec::Host::Stream stream;
+    Stream stream;
     Guarded y(4 * 24 * sizeof(bf16));
     Rank const r{comm, *op, stream, wrong, y};
     for (int round = 0; round < 6; ++round) {
@@ -283,7 +283,7 @@ TEST_CASE("reset without a fault does nothing, not even wait for the others") {
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
     auto op = Operator::create(comm, plan.setup.config);
     if (!op.ok()) return op.status();
-    exec::Host::Stream stream;
+    Stream stream;
     for (int i = 0; i < 3 && comm.rank() == 0; ++i)
       if (Status r = op->reset(stream); !r.ok()) return r;
     if (Status p = player.perform(*op, comm.rank(), &stream); !p.ok()) return p;
@@ -299,10 +299,10 @@ TEST_CASE("operators may be destroyed after a fault, and while peers are still b
   Setup setup = faulty_setup(3);
   setup.config.timeout_ms = 100;
   Status const s = comm::LocalWorld(3).run([&](comm::Communicator& comm) -> Status {
-    std::vector<bf16> x(4 * 24, bf16(1.0f)), y(x.size());
-    std::vector<std::int32_t> const ids = {0, 2, 4, 1, 3, 5, 0, 5};
+    Vector<bf16> x(4 * 24, bf16(1.0f)), y(x.size());
+    Vector<std::int32_t> const ids = {0, 2, 4, 1, 3, 5, 0, 5};
     for (int round = 0; round < 3; ++round) {
-      exec::Host::Stream stream;
+      Stream stream;
       auto op = Operator::create(comm, setup.config);
       if (!op.ok()) return op.status();
       if (comm.rank() == round) continue;  // destroyed at once; the others run into their deadlines

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Many calls without a synchronisation in between, late ranks, epochs across the wrap (E8, E10).
 #include "support/catch.hpp"
-#include "support/operators.hpp"
+#include "support/plan.hpp"
 
 namespace mori_ep::test {
 namespace {

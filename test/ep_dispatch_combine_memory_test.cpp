@@ -36,11 +36,11 @@ TEST_CASE("check reports an overflow with its figures, once, and the operator go
                                        .max_total_recv_tokens = 5});
     if (!op.ok()) return op.status();
     wrong.expect(op->capacity() == 5, "capacity");
-    exec::Host::Stream stream;
-    std::vector<float> x(4 * 16, 1), y(x.size());
+    Stream stream;
+    Vector<float> x(4 * 16, 1), y(x.size());
     for (int round = 0; round < 2; ++round) {
       // Round 0: all twelve tokens to rank 1. Round 1: each to its own rank.
-      std::vector<std::int32_t> const ids(4, round == 0 ? 2 : 2 * comm.rank());
+      Vector<std::int32_t> const ids(4, round == 0 ? 2 : 2 * comm.rank());
       auto got = op->dispatch({.input = {x.data(), 4, 16}, .indices = {ids.data(), 4, 1}}, stream);
       if (!got.ok()) return got.status();
       Status const checked = op->check(got->ticket, stream);
@@ -49,7 +49,7 @@ TEST_CASE("check reports an overflow with its figures, once, and the operator go
         wrong.refused(checked, Errc::recv_overflow, "rows routed to this rank", 12, 5);
         wrong.expect(checked.error().rank == 1, "rank");
         wrong.expect(totals->recv_count == 5 && totals->total == 12 && totals->dropped == 7, "totals of rank 1");
-        wrong.expect(got->expert_count[0] == 5 && got->expert_count[1] == 0, "experts of rank 1");
+        wrong.expect(read(got->expert_count) == 5 && read(got->expert_count + 1) == 0, "experts of rank 1");
       } else {
         wrong.expect(checked.ok() && totals->dropped == 0, "check of other ranks: " + checked.message());
         wrong.expect(totals->total == (round == 0 ? 0 : 4), "totals of other ranks");
@@ -82,7 +82,7 @@ TEST_CASE("footprint is what an operator needs: exactly that is enough, one byte
   for (Case const c : {Case{0, 0}, {0, 1}, {16, 0}, {128, 0}})
     for (int odd : {0, 2}) {
       Complaints wrong;
-      std::vector<Guarded> memory;
+      std::vector<GuardedArena<Machine>> memory;
       for (int r = 0; r < kWorld; ++r) memory.emplace_back(needed->bytes + 256);
       Status const s = comm::LocalWorld(kWorld).run([&](comm::Communicator& comm) -> Status {
         bool const mine = comm.rank() == odd;
@@ -105,7 +105,7 @@ TEST_CASE("footprint is what an operator needs: exactly that is enough, one byte
       REQUIRE(s.message() == "ok");
       REQUIRE(wrong.text() == "");
       // A refused operator has not written to anybody's memory.
-      for (const Guarded& m : memory) REQUIRE((c.shift == 0 && c.missing == 0 ? m.intact() : m.untouched()));
+      for (const auto& m : memory) REQUIRE((c.shift == 0 && c.missing == 0 ? m.intact() : m.untouched()));
     }
 }
 

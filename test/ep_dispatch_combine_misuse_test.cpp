@@ -25,6 +25,21 @@ constexpr EpDispatchCombineConfig with_scales() {
   return c;
 }
 
+//! A limit that the machine sets: exec::Host has 256 blocks and 1024 warps, a GPU what it keeps resident.
+constexpr std::int64_t kMachineLimit = -7;
+
+//! Complaints::refused, with the machine's limit where a case has kMachineLimit.
+void refused(Complaints& wrong, const Status& got, Errc code, const char* field, std::int64_t value,
+             std::int64_t limit) {
+  if (limit == kMachineLimit && std::is_same_v<Machine, exec::Host>) {
+    limit = std::string(field) == "block_num" ? 256 : 1024;
+  } else if (limit == kMachineLimit) {
+    limit = got.error().limit;
+    wrong.expect(limit >= 1 && (value < 0 || value > limit), "the limit of " + got.message());
+  }
+  wrong.refused(got, code, field, value, limit);
+}
+
 //! Memory for one rank's operands, larger than needed, 256-byte aligned.
 struct Memory {
   Guarded x{64 * 64 * 4}, ids{64 * 64 * 8}, weights{64 * 64 * 4}, scales{64 * 64}, y{64 * 64 * 4};
@@ -56,7 +71,7 @@ void on_two_ranks(const EpDispatchCombineConfig& config, Body&& body) {
     auto op = Operator::create(comm, config);
     if (!op.ok()) return op.status();
     Memory memory;
-    exec::Host::Stream stream;
+    Stream stream;
     body(*op, stream, memory, wrong);
     stream.synchronize();
     wrong.expect(memory.y.untouched(), "something was written to the output");
@@ -72,7 +87,7 @@ void on_two_ranks(const EpDispatchCombineConfig& config, Body&& body) {
 }  // namespace
 
 TEST_CASE("dispatch refuses operands that do not fit the configuration") {
-  on_two_ranks(kConfig, [](FloatOp& op, exec::Host::Stream& stream, Memory& m, Complaints& wrong) {
+  on_two_ranks(kConfig, [](FloatOp& op, Stream& stream, Memory& m, Complaints& wrong) {
     using In = FloatOp::DispatchInputs;
     constexpr Errc kBad = Errc::invalid_argument;
     struct Case {
@@ -116,24 +131,24 @@ TEST_CASE("dispatch refuses operands that do not fit the configuration") {
                     in.scales = {mem.scales.data(), 4, 4};
                   },
                   "scales columns", 4, 0},
-             Case{[](In&in, Memory&) { in.launch.block_num = 1025; }, "block_num", 1025, 256},
-             Case{[](In&in, Memory&) { in.launch.block_num = -1; }, "block_num", -1, 256},
+             Case{[](In&in, Memory&) { in.launch.block_num = 1025; }, "block_num", 1025, kMachineLimit},
+             Case{[](In&in, Memory&) { in.launch.block_num = -1; }, "block_num", -1, kMachineLimit},
              Case{[](In&in, Memory&) {
                     in.launch = {600, 2};
                   },
-                  "block_num", 600, 256},
-             Case{[](In&in, Memory&) { in.launch.warp_per_block = 2000; }, "warp_per_block", 2000, 1024},
+                  "block_num", 600, kMachineLimit},
+             Case{[](In&in, Memory&) { in.launch.warp_per_block = 2000; }, "warp_per_block", 2000, kMachineLimit},
          }) {
       In in = m.inputs();
       c.change(in, m);
-      wrong.refused(op.dispatch(in, stream).status(), kBad, c.field, c.value, c.limit);
-      wrong.refused(op.dispatch_send(in, stream).status(), kBad, c.field, c.value, c.limit);
+      refused(wrong, op.dispatch(in, stream).status(), kBad, c.field, c.value, c.limit);
+      refused(wrong, op.dispatch_send(in, stream).status(), kBad, c.field, c.value, c.limit);
     }
   });
 }
 
 TEST_CASE("scales must be given when configured, with their shape") {
-  on_two_ranks(with_scales(), [](FloatOp& op, exec::Host::Stream& stream, Memory& m, Complaints& wrong) {
+  on_two_ranks(with_scales(), [](FloatOp& op, Stream& stream, Memory& m, Complaints& wrong) {
     auto in = m.inputs();
     wrong.refused(op.dispatch(in, stream).status(), Errc::invalid_argument, "scales rows", 0, 4);
     in.scales = {m.scales.data(), 4, 3};
@@ -144,13 +159,13 @@ TEST_CASE("scales must be given when configured, with their shape") {
 }
 
 TEST_CASE("WeightedSum must be given weights") {
-  on_two_ranks<WeightedOp>(kConfig, [](WeightedOp& op, exec::Host::Stream& stream, Memory& m, Complaints& wrong) {
+  on_two_ranks<WeightedOp>(kConfig, [](WeightedOp& op, Stream& stream, Memory& m, Complaints& wrong) {
     wrong.refused(op.dispatch(m.inputs<WeightedOp>(), stream).status(), Errc::invalid_argument, "weights rows", 0, 4);
   });
 }
 
 TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable") {
-  on_two_ranks(kConfig, [](FloatOp& op, exec::Host::Stream& stream, Memory& m, Complaints& wrong) {
+  on_two_ranks(kConfig, [](FloatOp& op, Stream& stream, Memory& m, Complaints& wrong) {
     auto got = op.dispatch(m.inputs(), stream);
     if (!got.ok()) return wrong.add(got.message());
     using In = FloatOp::CombineInputs;
@@ -201,16 +216,16 @@ TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable
              Case{[](In&in, Memory&) {
                     in.launch = {1 << 20, 1};
                   },
-                  "block_num", 1 << 20, 256},
+                  "block_num", 1 << 20, kMachineLimit},
              Case{[](In&in, Memory&) {
                     in.launch = {1, -3};
                   },
-                  "warp_per_block", -3, 1024},
+                  "warp_per_block", -3, kMachineLimit},
          }) {
       In in{.output = {Memory::at<float>(m.y), 4, 16}};
       c.change(in, m);
-      wrong.refused(op.combine(std::move(got->ticket), in, stream), Errc::invalid_argument, c.field, c.value, c.limit);
-      wrong.refused(op.combine_send(got->ticket, in, stream), Errc::invalid_argument, c.field, c.value, c.limit);
+      refused(wrong, op.combine(std::move(got->ticket), in, stream), Errc::invalid_argument, c.field, c.value, c.limit);
+      refused(wrong, op.combine_send(got->ticket, in, stream), Errc::invalid_argument, c.field, c.value, c.limit);
     }
     Guarded y(4 * 16 * sizeof(float));
     Status const s = op.combine(std::move(got->ticket), {.output = {Memory::at<float>(y), 4, 16}}, stream);
@@ -225,7 +240,7 @@ TEST_CASE("tickets of another operator, used, moved from or not ready are refuse
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
     auto a = FloatOp::create(comm, kConfig), b = FloatOp::create(comm, kConfig);
     if (!a.ok() || !b.ok()) return a.status();
-    exec::Host::Stream stream;
+    Stream stream;
     Memory m;
     FloatOp::CombineInputs const out{.output = {Memory::at<float>(m.y), 4, 16}};
     auto const refuse = [&](const Status& got, const char* hint) {
@@ -277,7 +292,7 @@ TEST_CASE("a kept routing fits its operator and its number of tokens only") {
     auto a = FloatOp::create(comm, kConfig), b = FloatOp::create(comm, kConfig);
     auto w = WeightedOp::create(comm, kConfig);
     if (!a.ok() || !b.ok() || !w.ok()) return a.status();
-    exec::Host::Stream stream;
+    Stream stream;
     Memory m;
     auto got = a->dispatch(m.inputs(), stream);
     if (!got.ok()) return got.status();
@@ -332,10 +347,10 @@ TEST_CASE("a configuration that differs on one rank in any field is the same err
        Errc::invalid_config},
       {"num_experts_per_token", [](EpDispatchCombineConfig& c) { c.num_experts_per_token = 33; }, 33, 32,
        Errc::invalid_config},
-      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 1025; }, 1025, 256, Errc::invalid_config},
-      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 300, c.warp_num_per_block = 4; }, 300, 256,
+      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 1025; }, 1025, kMachineLimit, Errc::invalid_config},
+      {"block_num", [](EpDispatchCombineConfig& c) { c.block_num = 300, c.warp_num_per_block = 4; }, 300, kMachineLimit,
        Errc::invalid_config},
-      {"warp_num_per_block", [](EpDispatchCombineConfig& c) { c.warp_num_per_block = 4000; }, 4000, 1024,
+      {"warp_num_per_block", [](EpDispatchCombineConfig& c) { c.warp_num_per_block = 4000; }, 4000, kMachineLimit,
        Errc::invalid_config},
       {"timeout_ms", [](EpDispatchCombineConfig& c) { c.timeout_ms = -1; }, -1, 1, Errc::invalid_config},
   };
@@ -346,7 +361,7 @@ TEST_CASE("a configuration that differs on one rank in any field is the same err
         EpDispatchCombineConfig config = kConfig;
         if (comm.rank() == odd) c.change(config);
         auto const op = FloatOp::create(comm, config);
-        wrong.refused(op.status(), c.code, c.field, c.value, c.limit);
+        refused(wrong, op.status(), c.code, c.field, c.value, c.limit);
         wrong.expect(op.error().rank == odd && op.error().phase == Phase::create, "the odd rank is named");
       });
       REQUIRE(wrong.text() == "");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-// Random configurations and programs. MORI_EP_TEST_SEED and MORI_EP_TEST_CASES choose which; a failing case prints the
-// seed that plays it alone.
+// Random configurations and programs. MORI_EP_TEST_SEED and MORI_EP_TEST_CASES choose which (and MORI_EP_TEST_WORLD
+// fixes the number of ranks); a failing case prints the seed that plays it alone.
 #include <algorithm>
 #include <cstdio>
 
 #include "support/catch.hpp"
-#include "support/operators.hpp"
+#include "support/plan.hpp"
 
 namespace mori_ep::test {
 namespace {
@@ -57,6 +57,7 @@ Plan random_plan(std::uint64_t seed) {
   Setup s{.format = op.format, .ids = op.ids, .reduction = op.reduction};
   int const worlds[] = {1, 2, 2, 3, 3, 4, 5, 6, 8, 8, 12};
   s.world = rng.of(worlds);
+  if (auto const fixed = env_number("MORI_EP_TEST_WORLD", 0); fixed != 0) s.world = static_cast<int>(fixed);
   s.gpu_per_node = rng.one_in(3) ? rng.in(1, s.world) : 0;
   s.own_memory = rng.one_in(2);
   s.jitter_us = rng.one_in(3) ? rng.in(1, 200) : 0;

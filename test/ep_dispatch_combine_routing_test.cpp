@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Which tokens go where: patterns, masks, duplicates, invalid ids, zero tokens (E1 to E4).
 #include "support/catch.hpp"
-#include "support/operators.hpp"
+#include "support/plan.hpp"
 
 namespace mori_ep::test {
 

@@ -137,9 +137,9 @@ TEST_CASE("one ticket more than there are buffer sets is refused") {
       config.num_buffer_sets = sets;
       auto op = Op<float>::create(comm, config);
       if (!op.ok()) return op.status();
-      exec::Host::Stream stream;
-      std::vector<float> x(24, 1);
-      std::vector<std::int32_t> ids = {0, 2, 1};
+      Stream stream;
+      Vector<float> x(24, 1);
+      Vector<std::int32_t> ids = {0, 2, 1};
       Op<float>::DispatchInputs const in{.input = {x.data(), 1, 24}, .indices = {ids.data(), 1, 3}};
       std::vector<Op<float>::Dispatched> got;
       for (int i = 0; i < sets; ++i) {
@@ -212,7 +212,7 @@ TEST_CASE("several operators of one world work at the same time") {
   a.world = b.world = kWorld;
   a.format = b.format = Format::fp32;
   b.config.hidden_dim = 40, b.config.num_experts_per_token = 5;
-  (void)kRounds;
+  a.config.block_num = b.config.block_num = 2;  // what two operators run at the same time must be resident together
   std::string wrong[2];
   // Two worlds of the same process side by side, and two operators of one world one inside the other.
   std::thread side([&] { wrong[0] = play(make_plan(a, Routing::any, kRounds, 45)); });

@@ -199,6 +199,13 @@ class EpDispatchCombine {
         static_cast<std::size_t>(ticket.tokens_) * static_cast<std::size_t>(config_.num_experts_per_token);
     std::size_t const bytes = entries * (sizeof(Index) + sizeof(float)) + 16;
     std::byte* memory = Exec::allocate(bytes);
+    if (memory == nullptr && Exec::capturing())
+      return Error{.code = Errc::device_error,
+                   .rank = rank_,
+                   .field = "stream capture",
+                   .value = 1,
+                   .limit = 0,
+                   .hint = "keep allocates, which a capture forbids: keep the routing outside. The capture is void."};
     if (memory == nullptr)
       return Error{.code = Errc::out_of_memory,
                    .rank = rank_,

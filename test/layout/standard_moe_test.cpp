@@ -7,11 +7,13 @@
 
 #include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
+#include "support/machine.hpp"
 
 namespace {
 
 using namespace mori_ep;
-using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>;
+using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<float>, test::Machine>;
+using test::Vector;
 
 struct Shape {
   int world, tokens, hidden, topk, experts_per_rank, room;
@@ -55,11 +57,11 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
                                       .num_experts_per_rank = s.experts_per_rank,
                                       .num_experts_per_token = s.topk})
                         .value();
-          exec::Host::Stream stream;
+          test::Stream stream;
           int const rank = comm.rank(), capacity = static_cast<int>(ep.capacity());
           auto const size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-          std::vector<float> x(size(s.tokens * s.hidden)), y(x.size(), std::nanf("")), weights(size(s.tokens * s.topk));
-          std::vector<std::int32_t> ids(weights.size());
+          Vector<float> x(size(s.tokens * s.hidden)), y(x.size(), std::nanf("")), weights(size(s.tokens * s.topk));
+          Vector<std::int32_t> ids(weights.size());
           for (int t = 0; t < s.tokens; ++t) {
             for (int h = 0; h < s.hidden; ++h) x[size(t * s.hidden + h)] = payload(rank, t, h);
             for (int k = 0; k < s.topk; ++k) {
@@ -67,10 +69,10 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
               weights[size(t * s.topk + k)] = weight_of(t, k);
             }
           }
-          std::vector<float> packed_x(size(std::int64_t{s.experts_per_rank} * s.room * s.hidden), std::nanf(""));
-          std::vector<std::int32_t> count(size(s.experts_per_rank)), info(size(s.experts_per_rank * s.room)),
+          Vector<float> packed_x(size(std::int64_t{s.experts_per_rank} * s.room * s.hidden), std::nanf(""));
+          Vector<std::int32_t> count(size(s.experts_per_rank)), info(size(s.experts_per_rank * s.room)),
               slots(size(capacity * s.topk));
-          std::vector<std::int64_t> ranges(size(s.experts_per_rank * s.world)), dropped(size(s.experts_per_rank));
+          Vector<std::int64_t> ranges(size(s.experts_per_rank * s.world)), dropped(size(s.experts_per_rank));
           Ep::StandardMoe const packed{.packed_recv_x = {packed_x.data(), s.experts_per_rank * s.room, s.hidden},
                                        .packed_recv_count = count.data(),
                                        .packed_recv_src_info = info.data(),
@@ -90,7 +92,7 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
             int const kept = std::min(static_cast<int>(rows.size()), s.room);
             if (count[size(e)] != kept || dropped[size(e)] != static_cast<std::int64_t>(rows.size()) - kept)
               problem = "count of expert " + std::to_string(e);
-            if (got->expert_count[e] != static_cast<int>(rows.size())) problem = "expert_count";
+            if (test::read(got->expert_count + e) != static_cast<int>(rows.size())) problem = "expert_count";
             for (int i = 0; i < kept; ++i) {
               auto const [r, t] = rows[size(i)];
               if (info[size(e * s.room + i)] != r * s.tokens + t) problem = "source position";
@@ -142,10 +144,10 @@ TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard
                                     .num_experts_per_rank = 1,
                                     .num_experts_per_token = 1})
                       .value();
-        exec::Host::Stream stream;
-        std::vector<float> x(8), packed_x(8);
-        std::vector<std::int32_t> ids(2), ints(16);
-        std::vector<std::int64_t> longs(4);
+        test::Stream stream;
+        Vector<float> x(8), packed_x(8);
+        Vector<std::int32_t> ids(2), ints(16);
+        Vector<std::int64_t> longs(4);
         Ep::StandardMoe packed{.packed_recv_x = {packed_x.data(), 2, 4},
                                .packed_recv_count = ints.data(),
                                .packed_recv_src_info = ints.data() + 2,

@@ -46,6 +46,7 @@ TEST_CASE("the first rank that stands out is named with its field") {
            Case{[](JoinRecord& r) { r.config.block_num = 17; }, Errc::invalid_config, "block_num", 17, 16},
            Case{[](JoinRecord& r) { r.config.block_num = -1; }, Errc::invalid_config, "block_num", -1, 16},
            Case{[](JoinRecord& r) { r.devices = 0; }, Errc::device_error, "visible GPUs", 0, 1},
+           Case{[](JoinRecord& r) { r.capturing = 1, r.memory_bytes = 0; }, Errc::device_error, "stream capture", 1, 0},
            Case{[](JoinRecord& r) { r.memory_bytes = 999; }, Errc::out_of_memory, "arena bytes", 999, 1000},
            Case{[](JoinRecord& r) { r.memory_aligned = 0; }, Errc::invalid_argument, "arena alignment", 0, 256},
            Case{[](JoinRecord& r) { r.needed_bytes = -1; }, Errc::out_of_memory, "footprint bytes", -1,
@@ -111,6 +112,28 @@ TEST_CASE("every shared field is compared") {
     REQUIRE(s.error().rank == 3);
     REQUIRE(s.error().peer == 0);
   }
+}
+
+TEST_CASE("ranks on one device, and buffer sets, share what it keeps resident") {
+  auto records = good_records();
+  for (int sets : {1, 2}) {
+    for (std::size_t r = 0; r < 4; ++r) {
+      records[r].device = r < 3 ? 7 : 8;
+      records[r].max_blocks = 64;
+      records[r].config.num_buffer_sets = sets;
+    }
+    REQUIRE(sharers_of(records, 0) == 3);
+    REQUIRE(launches_beside(records, 0) == 3 * sets);
+    REQUIRE(launches_beside(records, 3) == sets);
+    records[1].config.block_num = 64 / (3 * sets);
+    REQUIRE(judge(records).ok());
+    ++records[1].config.block_num;
+    REQUIRE(std::string(judge(records).error().field) == "block_num");
+    REQUIRE(judge(records).error().limit == 64 / (3 * sets));
+    records[1].config.block_num = 0;
+  }
+  records[2].device = 0;
+  REQUIRE(launches_beside(records, 2) == 1);
 }
 
 TEST_CASE("what may differ between ranks passes") {

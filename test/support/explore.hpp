@@ -151,6 +151,9 @@ struct ExploreExec {
   }
   static Status synchronize(StreamRef) { return {}; }
   static int device_count() { return 1; }
+  static Status use_device(int) { return {}; }
+  static bool capturing() { return false; }
+  static void drain() {}
   static std::uint64_t device() { return 0; }
   static Status share_memory() { return {}; }
   template <class Kernel, class SharedBytes>

@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <utility>
+#include <vector>
+
+#include "support/machine.hpp"
+#include "support/random.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MORI_EP_TEST_POISON 1
@@ -25,15 +28,13 @@ namespace mori_ep::test {
 //! @brief `rows` rows of `width` bytes, `stride` apart, at a multiple of 256 bytes. Ends with the last row's last byte.
 class Guarded {
  public:
-  static constexpr std::size_t kAlign = 256, kGuard = 256;
+  static constexpr std::size_t kGuard = 256;
   static constexpr auto kFill = std::byte{0xff}, kCanary = std::byte{0xc5};
 
   Guarded() = default;
   Guarded(std::size_t rows, std::size_t width, std::size_t stride)
       : rows_(rows), width_(width), stride_(stride), bytes_(rows == 0 ? 0 : (rows - 1) * stride + width) {
-    storage_.reset(new std::byte[bytes_ + 2 * kGuard + kAlign]);
-    auto const at = reinterpret_cast<std::uintptr_t>(storage_.get()) + kGuard;
-    data_ = storage_.get() + kGuard + (kAlign - at % kAlign) % kAlign;
+    data_ = take_memory(bytes_ + 2 * kGuard) + kGuard;
     std::fill(data_ - kGuard, data_, kCanary);
     std::fill(data_, data_ + bytes_, kFill);
     std::fill(data_ + bytes_, data_ + bytes_ + kGuard, kCanary);
@@ -42,13 +43,12 @@ class Guarded {
   explicit Guarded(std::size_t bytes) : Guarded(1, bytes, bytes) {}
   Guarded(Guarded&& other) noexcept { *this = std::move(other); }
   Guarded& operator=(Guarded&& other) noexcept {
-    unpoison();
-    storage_ = std::move(other.storage_);
+    give_back();
     data_ = std::exchange(other.data_, nullptr);
     rows_ = other.rows_, width_ = other.width_, stride_ = other.stride_, bytes_ = other.bytes_;
     return *this;
   }
-  ~Guarded() { unpoison(); }
+  ~Guarded() { give_back(); }
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::byte* row(std::size_t i) const noexcept { return data_ + i * stride_; }
@@ -83,6 +83,10 @@ class Guarded {
   }
 
  private:
+  void give_back() noexcept {
+    unpoison();
+    if (data_ != nullptr) give_memory(data_ - kGuard, bytes_ + 2 * kGuard);
+  }
   void poison() const noexcept {
 #if defined(MORI_EP_TEST_POISON)
     ASAN_POISON_MEMORY_REGION(data_ - kGuard, kGuard);
@@ -95,9 +99,56 @@ class Guarded {
 #endif
   }
 
-  std::unique_ptr<std::byte[]> storage_;
   std::byte* data_ = nullptr;
   std::size_t rows_ = 0, width_ = 0, stride_ = 0, bytes_ = 0;
+};
+
+//! @brief Every operator of a plan works in memory that the test brings and that holds nothing yet, so that a checker
+//!        sees what kernels read before it was written.
+inline bool raw_arenas() {
+  static bool const raw = env_number("MORI_EP_TEST_RAW_ARENAS", 0) != 0;
+  return raw;
+}
+
+//! @brief An arena for an operator, with canaries at both ends: Guarded on the host, else device memory that is checked
+//!        by copying.
+template <class Exec>
+class GuardedArena {
+ public:
+  explicit GuardedArena(std::size_t bytes) : base_(allocate_raw<Exec>(bytes + 2 * Guarded::kGuard)), bytes_(bytes) {
+    std::vector<std::byte> const guard(Guarded::kGuard, Guarded::kCanary);
+    Exec::copy(base_, guard.data(), guard.size());
+    if (!raw_arenas()) Exec::copy(data(), std::vector<std::byte>(bytes, Guarded::kFill).data(), bytes);
+    Exec::copy(data() + bytes, guard.data(), guard.size());
+  }
+  GuardedArena(GuardedArena&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
+  GuardedArena& operator=(GuardedArena&&) = delete;
+  ~GuardedArena() {
+    if (base_ != nullptr) Exec::release(base_, bytes_ + 2 * Guarded::kGuard);
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return base_ + Guarded::kGuard; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool intact() const {
+    std::vector<std::byte> ends(2 * Guarded::kGuard);
+    Exec::copy(ends.data(), base_, Guarded::kGuard);
+    Exec::copy(ends.data() + Guarded::kGuard, data() + bytes_, Guarded::kGuard);
+    return Guarded::all(ends.data(), ends.size(), Guarded::kCanary);
+  }
+  //! @brief Not a byte was written.
+  [[nodiscard]] bool untouched() const {
+    std::vector<std::byte> all(bytes_);
+    Exec::copy(all.data(), data(), bytes_);
+    return intact() && Guarded::all(all.data(), bytes_, Guarded::kFill);
+  }
+
+ private:
+  std::byte* base_;
+  std::size_t bytes_;
+};
+template <>
+class GuardedArena<exec::Host> : public Guarded {
+ public:
+  using Guarded::Guarded;
 };
 
 }  // namespace mori_ep::test

@@ -46,16 +46,24 @@ constexpr Format format_of() noexcept {
   return std::is_same_v<T, bf16> ? Format::bf16 : std::is_same_v<T, fp16> ? Format::fp16 : Format::fp32;
 }
 
+//! @brief The machine and the reduction of an operator.
+template <class Operator>
+struct OperatorTraits;
+template <class Transport, class Schedule, class Quant, class ExecPolicy, class Reduce, class Index>
+struct OperatorTraits<EpDispatchCombine<Transport, Schedule, Quant, ExecPolicy, Reduce, Index>> {
+  using Exec = ExecPolicy;
+  static constexpr bool kWeighted = Reduce::kWeighted;
+};
+
 //! @brief All ranks' memory of a plan and the steps of one rank. Outlives the operators that it was played with.
 template <class Operator>
 class Player {
  public:
   using Token = typename Operator::Token;
   using Index = typename Operator::IndexType;
-  using Stream = exec::Host::Stream;
-  static constexpr bool kWeighted =
-      std::is_same_v<Operator, EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<Token>, exec::Host,
-                                                 reduce::WeightedSum, Index>>;
+  using Exec = typename OperatorTraits<Operator>::Exec;
+  using Stream = TestStream<Exec>;
+  static constexpr bool kWeighted = OperatorTraits<Operator>::kWeighted;
 
   explicit Player(const Plan& plan) : plan_(plan) {
     const EpDispatchCombineConfig& c = config();
@@ -81,15 +89,18 @@ class Player {
       slots_.emplace_back(plan_.calls.size());
       for (std::size_t i = 0; i < plan_.calls.size(); ++i) prepare(slots_.back()[i], rank, i);
     }
-    if (plan_.setup.own_memory) {
+    if (plan_.setup.own_memory || raw_arenas()) {
       auto const footprint = Operator::footprint(c, plan_.setup.world);
-      for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) arenas_.emplace_back(footprint->bytes);
+      for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
+        settle<Exec>(rank, plan_.setup.world);
+        arenas_.emplace_back(footprint->bytes);
+      }
     }
   }
 
   [[nodiscard]] std::span<std::byte> arena(int rank) const {
     if (arenas_.empty()) return {};
-    const Guarded& memory = arenas_[static_cast<std::size_t>(rank)];
+    const auto& memory = arenas_[static_cast<std::size_t>(rank)];
     return {memory.data(), memory.bytes()};
   }
 
@@ -136,24 +147,35 @@ class Player {
       for (std::size_t b = 0; b < bytes; ++b) h = (h ^ static_cast<const std::uint8_t*>(data)[b]) * 0x100000001b3ull;
     };
     const Slot& s = slot(rank, i);
-    add(s.seen.rows.data(), s.seen.rows.size() * sizeof(Token));
-    add(s.seen.ids.data(), s.seen.ids.size() * sizeof(Index));
+    std::size_t const rows = recv_rows(rank, i);
+    add(s.seen.rows.data(), rows * row_bytes());
+    add(s.seen.ids.data(), rows * topk() * sizeof(Index));
     add(s.seen.weights.data(), s.seen.weights.size() * sizeof(float));
-    add(s.seen.src_pos.data(), s.seen.src_pos.size() * sizeof(std::int32_t));
+    add(s.seen.scales.data(), s.seen.scales.size());
+    add(s.seen.src_pos.data(), rows * sizeof(std::int32_t));
+    add(s.seen.expert_count.data(), s.seen.expert_count.size() * sizeof(std::int32_t));
     add(s.y.data(), s.y.bytes());
+    add(s.weights_out.data(), s.weights_out.bytes());
     return h;
   }
 
  private:
-  //! What a dispatch delivered, copied on the stream before combine may free the buffers.
+  //! What a dispatch delivered, copied on the stream before combine may free the buffers. As many rows as are expected;
+  //! all that there is room for where nothing was before (`whole`).
   struct Seen {
-    std::vector<Token> rows;
-    std::vector<Index> ids;
-    std::vector<float> weights;
-    std::vector<std::byte> scales;
-    std::vector<std::int32_t> src_pos, expert_count;
-    routing::RecvTotals totals;
-    bool rest_untouched = true;  //!< of the first call in fresh memory: rows past the count
+    Vector<Token> rows;
+    Vector<Index> ids;
+    Vector<float> weights;
+    Vector<std::byte> scales;
+    Vector<std::int32_t> src_pos, expert_count;
+    Vector<routing::RecvTotals> totals;
+    bool whole = false;
+  };
+  //! What experts read and write, copied on the stream just before the combine.
+  struct Work {
+    Vector<Token> rows, results;
+    Vector<Index> ids;
+    Vector<std::int32_t> src_pos;
   };
   struct Slot {
     Guarded x, ids, weights, scales;         // inputs of dispatch
@@ -162,9 +184,8 @@ class Player {
     std::optional<typename Operator::Dispatched> got;
     std::optional<typename Operator::KeptRouting> kept;
     TensorView<const std::int32_t> src_pos;
-    Token* target = nullptr;
-    std::size_t target_ld = 0;
     Seen seen;
+    Work work;
   };
 
   [[nodiscard]] const EpDispatchCombineConfig& config() const { return plan_.setup.config; }
@@ -207,6 +228,20 @@ class Player {
       s.weights_out = Guarded(n, k * sizeof(float), small_ld(call) * sizeof(float));
     }
     s.y = Guarded(n, row_bytes(), stride);
+
+    std::size_t const received = recv_rows(rank, i);
+    s.work = {Vector<Token>(received * hidden()), Vector<Token>(call.zero_copy ? received * hidden() : 0),
+              Vector<Index>(received * k), Vector<std::int32_t>(received)};
+    s.seen.whole = plan_.setup.own_memory && !raw_arenas() && i < static_cast<std::size_t>(config().num_buffer_sets) &&
+                   plan_.steps[0].call == 0;
+    std::size_t const seen = s.seen.whole ? static_cast<std::size_t>(problems_[i].capacity) : received;
+    s.seen.rows.resize(seen * hidden());
+    s.seen.ids.resize(seen * k);
+    if (call.weights || call.replay_of >= 0) s.seen.weights.resize(received * k);
+    s.seen.scales.resize(received * config().scale_bytes());
+    s.seen.src_pos.resize(seen);
+    s.seen.expert_count.resize(static_cast<std::size_t>(config().num_experts_per_rank));
+    s.seen.totals.resize(1);
   }
 
   template <class T>
@@ -262,10 +297,13 @@ class Player {
         return {};
       case Step::combine:
       case Step::combine_send: {
-        auto const registered = op.get_registered_combine_input_buffer(s.got->ticket);
-        s.target = call.zero_copy ? registered.data : reinterpret_cast<Token*>(s.in.data());
-        s.target_ld = call.zero_copy ? static_cast<std::size_t>(registered.ld) : row_ld(call);
+        copy_all(stream, s.work.rows, s.got->rows.data);
+        copy_all(stream, s.work.ids, s.got->indices.data);
+        copy_all(stream, s.work.src_pos, s.src_pos.data);
         stream.submit([this, rank, i] { run_experts(rank, i); });
+        auto const registered = op.get_registered_combine_input_buffer(s.got->ticket);  // empty after a fault
+        if (call.zero_copy && !registered.empty())
+          stream.copy(registered.data, s.work.results.data(), s.work.results.size() * sizeof(Token));
         if (plan_.setup.jitter_us > 0) sleep_on(stream, rank * 7919 % plan_.setup.jitter_us);
         if (step.kind == Step::combine)
           return op.combine(std::move(s.got->ticket), combine_inputs(op, call, s, rank), stream);
@@ -306,45 +344,36 @@ class Player {
     return in;
   }
 
+  template <class T>
+  static void copy_all(Stream& stream, Vector<T>& to, const T* from) {
+    stream.copy(to.data(), from, to.size() * sizeof(T));
+  }
   //! On the stream: copies what arrived.
   void look(int rank, std::size_t i, Stream& stream) {
-    stream.submit([this, rank, i] {
-      Slot& s = slot(rank, i);
-      Seen& seen = s.seen;
-      // RecvTotals starts with the count that the dispatch's result points to.
-      seen.totals = *reinterpret_cast<const routing::RecvTotals*>(s.got->recv_count);
-      auto const n = static_cast<std::size_t>(std::clamp<std::int64_t>(seen.totals.recv_count, 0, s.got->rows.rows));
-      seen.rows.assign(s.got->rows.data, s.got->rows.data + n * hidden());
-      seen.ids.assign(s.got->indices.data, s.got->indices.data + n * topk());
-      if (plan_.calls[i].weights || plan_.calls[i].replay_of >= 0)
-        seen.weights.assign(s.got->weights.data, s.got->weights.data + n * topk());
-      seen.scales.assign(s.got->scales.data, s.got->scales.data + n * config().scale_bytes());
-      seen.src_pos.assign(s.src_pos.data, s.src_pos.data + n);
-      seen.expert_count.assign(s.got->expert_count, s.got->expert_count + config().num_experts_per_rank);
-      if (!arenas_.empty() && i < static_cast<std::size_t>(config().num_buffer_sets) && plan_.steps[0].call == 0) {
-        auto const past = static_cast<std::size_t>(s.got->rows.rows) - n;
-        seen.rest_untouched = Guarded::all(reinterpret_cast<const std::byte*>(s.got->rows.data + n * hidden()),
-                                           past * row_bytes(), Guarded::kFill) &&
-                              Guarded::all(reinterpret_cast<const std::byte*>(s.got->indices.data + n * topk()),
-                                           past * topk() * sizeof(Index), Guarded::kFill) &&
-                              Guarded::all(reinterpret_cast<const std::byte*>(s.src_pos.data + n),
-                                           past * sizeof(std::int32_t), Guarded::kFill);
-      }
-    });
+    Slot& s = slot(rank, i);
+    // RecvTotals starts with the count that the dispatch's result points to.
+    copy_all(stream, s.seen.totals, reinterpret_cast<const routing::RecvTotals*>(s.got->recv_count));
+    copy_all(stream, s.seen.rows, s.got->rows.data);
+    copy_all(stream, s.seen.ids, s.got->indices.data);
+    copy_all(stream, s.seen.weights, s.got->weights.data);
+    copy_all(stream, s.seen.scales, s.got->scales.data);
+    copy_all(stream, s.seen.src_pos, s.src_pos.data);
+    copy_all(stream, s.seen.expert_count, s.got->expert_count);
   }
 
   //! On the stream: what the engine would do between dispatch and combine. Reads only what the dispatch delivered.
   void run_experts(int rank, std::size_t i) {
     Slot& s = slot(rank, i);
-    auto const n = std::min(static_cast<std::size_t>(s.seen.totals.recv_count), recv_rows(rank, i));
+    const Call& call = plan_.calls[i];
+    auto const n = std::min(static_cast<std::size_t>(s.seen.totals[0].recv_count), recv_rows(rank, i));
     for (std::size_t r = 0; r < n; ++r) {
-      std::vector<std::int64_t> ids(s.got->indices.data + r * topk(), s.got->indices.data + (r + 1) * topk());
+      std::vector<std::int64_t> ids(s.work.ids.data() + r * topk(), s.work.ids.data() + (r + 1) * topk());
       expert_row(format_of<Token>(), config().num_experts_per_rank, rank, ids.data(), static_cast<int>(topk()),
-                 reinterpret_cast<const std::byte*>(s.got->rows.data + r * hidden()), config().hidden_dim,
-                 reinterpret_cast<std::byte*>(s.target + r * s.target_ld));
-      if (plan_.calls[i].return_weights)
+                 reinterpret_cast<const std::byte*>(s.work.rows.data() + r * hidden()), config().hidden_dim,
+                 call.zero_copy ? reinterpret_cast<std::byte*>(s.work.results.data() + r * hidden()) : s.in.row(r));
+      if (call.return_weights)
         for (std::size_t k = 0; k < topk(); ++k) {
-          int const pos = s.src_pos.data[r], m = config().max_num_inp_token_per_rank;
+          int const pos = s.work.src_pos[r], m = config().max_num_inp_token_per_rank;
           reinterpret_cast<float*>(s.in_weights.row(r))[k] =
               returned_weight(rank, pos / m, pos % m, static_cast<int>(k));
         }
@@ -370,20 +399,20 @@ class Player {
     const oracle::Problem& p = problems_[i];
     const oracle::Received& want = expected_[i][static_cast<std::size_t>(rank)];
     const Seen& seen = slot(rank, i).seen;
+    const routing::RecvTotals& totals = seen.totals[0];
     auto const differs = [](const char* what, std::int64_t got, std::int64_t expected) {
       return std::string(what) + " is " + std::to_string(got) + ", expected " + std::to_string(expected);
     };
-    if (seen.totals.total != want.total) return differs("total", seen.totals.total, want.total);
-    if (seen.totals.dropped != want.dropped) return differs("dropped", seen.totals.dropped, want.dropped);
-    if (seen.totals.invalid_ids != want.invalid_ids)
-      return differs("invalid_ids", seen.totals.invalid_ids, want.invalid_ids);
-    if (seen.totals.recv_count != static_cast<std::int64_t>(want.rows.size()))
-      return differs("recv_count", seen.totals.recv_count, static_cast<std::int64_t>(want.rows.size()));
+    if (totals.total != want.total) return differs("total", totals.total, want.total);
+    if (totals.dropped != want.dropped) return differs("dropped", totals.dropped, want.dropped);
+    if (totals.invalid_ids != want.invalid_ids) return differs("invalid_ids", totals.invalid_ids, want.invalid_ids);
+    if (totals.recv_count != static_cast<std::int64_t>(want.rows.size()))
+      return differs("recv_count", totals.recv_count, static_cast<std::int64_t>(want.rows.size()));
     for (std::size_t e = 0; e < want.expert_count.size(); ++e)
       if (seen.expert_count[e] != want.expert_count[e])
         return "local expert " + std::to_string(e) + ": " +
                differs("count", seen.expert_count[e], want.expert_count[e]);
-    if (!seen.rest_untouched) return "rows past recv_count were written";
+    if (seen.whole && !untouched_past(want.rows.size(), seen)) return "rows past recv_count were written";
     for (std::size_t r = 0; r < want.rows.size(); ++r) {
       oracle::Row const from = want.rows[r];
       const oracle::Tokens& source = p.ranks[static_cast<std::size_t>(from.source)];
@@ -408,6 +437,14 @@ class Player {
         return where("scales");
     }
     return {};
+  }
+
+  [[nodiscard]] bool untouched_past(std::size_t rows, const Seen& seen) const {
+    auto const blank = [rows](const auto& memory, std::size_t width) {
+      return Guarded::all(reinterpret_cast<const std::byte*>(memory.data() + rows * width),
+                          (memory.size() - rows * width) * sizeof(memory[0]), Guarded::kFill);
+    };
+    return blank(seen.rows, hidden()) && blank(seen.ids, topk()) && blank(seen.src_pos, 1);
   }
 
   [[nodiscard]] std::string verify_combine(std::size_t i) const {
@@ -460,22 +497,29 @@ class Player {
   std::vector<oracle::Problem> problems_;
   std::vector<std::vector<oracle::Received>> expected_;  // [call][rank]
   std::vector<std::vector<Slot>> slots_;                 // [rank][call]
-  std::vector<Guarded> arenas_;
+  std::vector<GuardedArena<Exec>> arenas_;
 };
 
+//! @brief Plays the plan and compares with the oracle. `hashes`: gets a hash of all bytes that came out, by call and
+//!        rank.
 template <class Operator>
-std::string play_as(const Plan& plan) {
+std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   Player<Operator> player(plan);
   comm::LocalWorld world(plan.setup.world, plan.setup.gpu_per_node, std::chrono::seconds(120));
   Status const played = world.run([&](comm::Communicator& comm) -> Status {
+    settle<typename Player<Operator>::Exec>(comm.rank(), comm.world());
     auto op = Operator::create(comm, plan.setup.config, player.arena(comm.rank()));
     if (!op.ok()) return op.status();
-    std::vector<exec::Host::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
+    std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
     Status const enqueued = player.perform(*op, comm.rank(), streams.data());
     for (auto& stream : streams) stream.synchronize();
     return enqueued.ok() ? op->status() : enqueued;
   });
-  return played.ok() ? player.verify() : played.message();
+  if (!played.ok()) return played.message();
+  if (hashes != nullptr)
+    for (std::size_t i = 0; i < plan.calls.size(); ++i)
+      for (int rank = 0; rank < plan.setup.world; ++rank) hashes->push_back(player.hash(rank, i));
+  return player.verify();
 }
 
 }  // namespace mori_ep::test

@@ -2,6 +2,6 @@
 #include "support/harness.hpp"
 
 namespace mori_ep::test {
-template std::string play_as<Op<fp16>>(const Plan&);
-template std::string play_as<Op<fp16, reduce::WeightedSum, std::int64_t>>(const Plan&);
+template std::string play_as<Op<fp16>>(const Plan&, std::vector<std::uint64_t>*);
+template std::string play_as<Op<fp16, reduce::WeightedSum, std::int64_t>>(const Plan&, std::vector<std::uint64_t>*);
 }  // namespace mori_ep::test

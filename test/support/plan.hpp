@@ -17,6 +17,19 @@ using oracle::Format;
 enum class Ids { int32, int64 };
 enum class Reduction { sum, weighted };
 
+//! @brief The operators that plans can be played with.
+struct OperatorKind {
+  Format format;
+  Reduction reduction;
+  Ids ids;
+};
+inline constexpr OperatorKind kOperators[] = {
+    {Format::bf16, Reduction::sum, Ids::int32},      {Format::bf16, Reduction::sum, Ids::int64},
+    {Format::bf16, Reduction::weighted, Ids::int32}, {Format::fp16, Reduction::sum, Ids::int32},
+    {Format::fp16, Reduction::weighted, Ids::int64}, {Format::fp32, Reduction::sum, Ids::int32},
+    {Format::fp32, Reduction::sum, Ids::int64},      {Format::fp32, Reduction::weighted, Ids::int32},
+};
+
 //! @brief One operator on every rank.
 struct Setup {
   Format format = Format::fp32;
@@ -27,11 +40,12 @@ struct Setup {
   int streams = 1;       //!< 2: buffer set i works on stream i
   bool own_memory = false;
   int jitter_us = 0;  //!< a random sleep up to this long before every kernel of every rank
-  EpDispatchCombineConfig config = {.hidden_dim = 16,
-                                    .max_num_inp_token_per_rank = 8,
-                                    .num_experts_per_rank = 2,
-                                    .num_experts_per_token = 2,
-                                    .timeout_ms = kSanitized ? 120000 : 60000};
+  EpDispatchCombineConfig config = {
+      .hidden_dim = 16,
+      .max_num_inp_token_per_rank = 8,
+      .num_experts_per_rank = 2,
+      .num_experts_per_token = 2,
+      .timeout_ms = static_cast<std::int64_t>(env_number("MORI_EP_TEST_TIMEOUT_MS", kSanitized ? 120000 : 60000))};
   [[nodiscard]] int experts() const noexcept { return world * config.num_experts_per_rank; }
 };
 
@@ -60,8 +74,11 @@ struct Plan {
   std::vector<Step> steps;  //!< empty: dispatch and combine, call by call
 };
 
-//! @brief Runs the plan and compares everything with the oracle, bit for bit. Empty when all is right.
-std::string play(const Plan& plan);
+//! @brief Runs the plan on the machine of this executable and compares everything with the oracle, bit for bit. Empty
+//!        when all is right. `hashes` gets a hash of all bytes that came out, by call and rank.
+std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
+//! @brief The same on exec::Host, in executables of another machine.
+std::string play_on_host(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 std::string describe(const Plan& plan);
 
 enum class Routing {

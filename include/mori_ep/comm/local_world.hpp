@@ -18,6 +18,10 @@ namespace mori_ep::comm {
 
 //! @brief A world inside one process: for tests, demos, one-process engines, and many ranks on one GPU.
 //!
+//! Ranks are threads, and a thread's device is its own: on a machine of several GPUs a rank begins with
+//! `exec::Cuda::use_device(comm.rank() * exec::Cuda::device_count() / comm.world())` (or exec::Hip). Ranks may share a
+//! device.
+//!
 //! `gpu_per_node` groups the ranks into nodes (0: all in one). `timeout` bounds the collective host calls.
 class LocalWorld {
  public:

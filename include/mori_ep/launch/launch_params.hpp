@@ -14,7 +14,7 @@ struct LaunchParams {
 };
 
 //! @brief How many blocks one launch may have, by warps per block: what the machine keeps resident of the schedule's
-//!        kernels, shared out among the ranks on one device.
+//!        kernels, shared out among the launches that may be on one device at the same time.
 struct LaunchLimits {
   exec::Residency residency;
   int sharers = 1;
@@ -49,7 +49,8 @@ struct LaunchLimits {
                  .value = p.block_num,
                  .limit = most,
                  .hint =
-                     "All blocks of a launch must be resident together, beside those of other ranks on the device. "
+                     "All blocks of a launch must be resident together, beside those of other ranks on the device and "
+                     "of other buffer sets. "
                      "Give 1 to the limit, or 0 for the machine's default."};
   return p;
 }

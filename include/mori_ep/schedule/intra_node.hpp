@@ -60,6 +60,7 @@ class Runner {
                                : std::make_shared<comm::Arena<Exec>>(memory);
         board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
+        mine.capturing = !there && Exec::capturing() ? 1 : 0;
         mine.memory_bytes = there ? static_cast<std::int64_t>(arena->bytes()) : 0;
         mine.memory_aligned =
             reinterpret_cast<std::uintptr_t>(arena->data()) % comm::LayoutBuilder::kAlign == 0 ? 1 : 0;
@@ -69,14 +70,15 @@ class Runner {
     std::vector<JoinRecord> records(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&mine, records.data(), sizeof(mine)); !s.ok()) return s;
     if (Status s = judge(records); !s.ok()) return s;
-    limits.sharers = sharers_of(records, comm.rank());
-    limits.default_blocks =
-        Exec::default_blocks(limits.blocks(limits.default_warps), comm.ranks_in_process() / limits.sharers);
+    limits.sharers = launches_beside(records, comm.rank());
+    limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
+                                                 comm.ranks_in_process() / sharers_of(records, comm.rank()));
     auto arenas = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
     if (!arenas.ok()) return arenas.error();
     auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));
     if (!boards.ok()) return boards.error();
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
+    runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();
     runner->initialise();
     if (Status s = comm.barrier(); !s.ok()) return s;
     return Result<std::unique_ptr<Runner>>(std::move(runner));
@@ -85,6 +87,9 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
   ~Runner() {
+    // Freeing an arena waits for its own device. This rank's launches write to arenas on others, too.
+    if constexpr (Exec::kFreeWaits)
+      if (several_devices_) Exec::drain();
     // Kernels on their way still use the arena. Each is bounded by its waits; memory that outlasts them is given up
     // rather than freed under a kernel.
     if (wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms))) return;
@@ -363,6 +368,7 @@ class Runner {
   launch::LaunchLimits limits_;
   comm::SymmetricHeap<Exec> arenas_, boards_;
   std::uint32_t blocks_launched_[kMaxBufferSets] = {};
+  bool several_devices_ = false;
 };
 
 }  // namespace intra_node

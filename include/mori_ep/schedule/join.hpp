@@ -48,7 +48,8 @@ struct JoinRecord {
   std::int32_t max_blocks = 0;         //!< that its device can keep resident with the configured warps
   std::int32_t most_blocks = 1 << 30;  //!< that the schedule has words for
   std::int32_t max_warps = 0;
-  std::int32_t devices = 1;  //!< that it could run on
+  std::int32_t devices = 1;    //!< that it could run on
+  std::int32_t capturing = 0;  //!< nonzero: there was no memory because a stream captures
 };
 
 //! @brief How many ranks share rank `rank`'s device, itself included.
@@ -57,6 +58,14 @@ struct JoinRecord {
   int sharers = 0;
   for (const JoinRecord& r : records) sharers += r.device == device ? 1 : 0;
   return device == 0 ? 1 : sharers;
+}
+
+//! @brief How many launches may be on rank `rank`'s device at the same time: one for each rank there and buffer set,
+//!        since every set may work on a stream of its own. Their blocks may all wait for each other, so all must be
+//!        resident.
+[[nodiscard]] inline int launches_beside(const std::vector<JoinRecord>& records, int rank) noexcept {
+  const JoinRecord& r = records[static_cast<std::size_t>(rank)];
+  return r.device == 0 ? 1 : sharers_of(records, rank) * r.config.num_buffer_sets;
 }
 
 //! @brief The first error among all ranks' records, the same on every rank; ok when all may go on.
@@ -103,7 +112,7 @@ struct JoinRecord {
                    .value = r.config.warp_num_per_block,
                    .limit = r.max_warps,
                    .hint = "Give 1 to the limit, or 0 for the machine's default."});
-    int const most = std::min(r.max_blocks / sharers_of(records, rank), r.most_blocks);
+    int const most = std::min(r.max_blocks / launches_beside(records, rank), r.most_blocks);
     if (most < 1)
       return fail({.code = Errc::invalid_config,
                    .field = "ranks on one device",
@@ -124,6 +133,13 @@ struct JoinRecord {
            .field = "footprint bytes",
            .value = r.needed_bytes,
            .hint = "The sizes overflow: lower max_num_inp_token_per_rank, hidden_dim, or set max_total_recv_tokens."});
+    if (r.capturing != 0)
+      return fail({.code = Errc::device_error,
+                   .field = "stream capture",
+                   .value = r.capturing,
+                   .limit = 0,
+                   .hint = "An operator allocates, which a capture forbids: create it before the capture begins. The "
+                           "capture is void."});
     if (r.memory_bytes < r.needed_bytes)
       return fail({.code = Errc::out_of_memory,
                    .field = "arena bytes",

@@ -95,6 +95,25 @@ struct Gpu {
     int count = 0;
     return MORI_EP_RT(GetDeviceCount)(&count) == kRtSuccess ? count : 0;
   }
+  //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads
+  //!        begin on device 0.
+  static Status use_device(int ordinal) noexcept {
+    return status_of(MORI_EP_RT(SetDevice)(ordinal), "device ordinal");
+  }
+  //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait
+  //!        would void.
+  static void drain() noexcept {
+    OutsideCapture const mode;
+    void* memory = nullptr;
+    if (MORI_EP_RT(Malloc)(&memory, 1) == kRtSuccess) (void)MORI_EP_RT(Free)(memory);
+  }
+  //! @brief Does a stream capture forbid the calling thread to allocate? Asking voids that capture: a runtime tells
+  //!        only by refusing.
+  static bool capturing() noexcept {
+    RtError const error = MORI_EP_RT(Free)(nullptr);
+    (void)MORI_EP_RT(GetLastError)();
+    return error == MORI_EP_RT(ErrorStreamCaptureUnsupported) || error == MORI_EP_RT(ErrorStreamCaptureInvalidated);
+  }
   //! @brief The device's identity: equal for two ranks on one device, in this process or another.
   static std::uint64_t device() noexcept {
     int ordinal = 0;
@@ -132,22 +151,33 @@ struct Gpu {
 
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
-    if (malloc_shared(&memory, bytes) != kRtSuccess) return nullptr;
-    // Filling and copying may still run when the call returns, and callers' streams do not wait for them.
-    if (MORI_EP_RT(Memset)(memory, 0, bytes) == kRtSuccess && MORI_EP_RT(StreamSynchronize)(nullptr) == kRtSuccess)
-      return static_cast<std::byte*>(memory);
-    (void)MORI_EP_RT(Free)(memory);
+    if (malloc_shared(&memory, bytes) == kRtSuccess) {
+      // Filling and copying may still run when the call returns, and callers' streams do not wait for them.
+      if (MORI_EP_RT(Memset)(memory, 0, bytes) == kRtSuccess && MORI_EP_RT(StreamSynchronize)(nullptr) == kRtSuccess)
+        return static_cast<std::byte*>(memory);
+      release(static_cast<std::byte*>(memory), bytes);
+    }
+    (void)MORI_EP_RT(GetLastError)();  // told by the nullptr: no later launch shall report it
     return nullptr;
   }
-  static void release(std::byte* memory, std::size_t) noexcept { (void)MORI_EP_RT(Free)(memory); }
+  static void release(std::byte* memory, std::size_t) noexcept {
+    OutsideCapture const mode;
+    (void)MORI_EP_RT(Free)(memory);
+  }
   //! @brief Pinned host memory at one address for the host and every device.
   static std::byte* allocate_board(std::size_t bytes) noexcept {
     void* memory = nullptr;
-    if (malloc_host(&memory, bytes) != kRtSuccess) return nullptr;
+    if (malloc_host(&memory, bytes) != kRtSuccess) {
+      (void)MORI_EP_RT(GetLastError)();
+      return nullptr;
+    }
     std::memset(memory, 0, bytes);
     return static_cast<std::byte*>(memory);
   }
-  static void release_board(std::byte* memory, std::size_t) noexcept { (void)free_host(memory); }
+  static void release_board(std::byte* memory, std::size_t) noexcept {
+    OutsideCapture const mode;
+    (void)free_host(memory);
+  }
   static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
     (void)MORI_EP_RT(Memcpy)(dst, src, bytes, MORI_EP_RT(MemcpyDefault));
     (void)MORI_EP_RT(StreamSynchronize)(nullptr);
@@ -188,6 +218,18 @@ struct Gpu {
     if (error == kRtSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
     return status_of(error, "scratch of a block");
   }
+
+  //! Freeing is no part of any graph: a capture that is going on neither forbids it nor is voided by it.
+  class OutsideCapture {
+   public:
+    OutsideCapture() noexcept { (void)MORI_EP_RT(ThreadExchangeStreamCaptureMode)(&mode_); }
+    OutsideCapture(const OutsideCapture&) = delete;
+    OutsideCapture& operator=(const OutsideCapture&) = delete;
+    ~OutsideCapture() { (void)MORI_EP_RT(ThreadExchangeStreamCaptureMode)(&mode_); }
+
+   private:
+    MORI_EP_RT(StreamCaptureMode) mode_ = MORI_EP_RT(StreamCaptureModeRelaxed);
+  };
 };
 
 }  // namespace mori_ep::exec::gpu

@@ -44,6 +44,9 @@ struct Host {
   }
 
   static int device_count() noexcept { return 1; }
+  static Status use_device(int) noexcept { return {}; }
+  static bool capturing() noexcept { return false; }
+  static void drain() noexcept {}  // never needed: launches are counted (kFreeWaits)
   static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
   static Status share_memory() noexcept { return {}; }
   //! @brief Blocks of a launch are threads of its stream, whatever the kernel.
