@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
-// expect-error: reduce_rows: say so in the kernel: static constexpr bool kReducesRows = true;
+// expect-error: reduce_rows: give the kernel a member static constexpr bool kReducesRows = true.
 #include "mori_ep/exec/exec.hpp"
 
 struct Kernel {
+  int operand;
 #ifdef GOOD
   static constexpr bool kReducesRows = true;
 #endif

@@ -116,7 +116,7 @@ class Context {
   __device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
                                               std::uint32_t group_starts, std::byte* dst, std::size_t elements,
                                               int part, int parts) const {
-    static_assert(Sums, "reduce_rows: say so in the kernel: static constexpr bool kReducesRows = true;");
+    static_assert(Sums, "reduce_rows: give the kernel a member static constexpr bool kReducesRows = true.");
     gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
                                   part * lanes + lane(), parts * lanes,
                                   sums_ + kSumScratchPerWarp * static_cast<std::size_t>(warp()));
