@@ -17,7 +17,14 @@
 #define MORI_EP_COLD [[gnu::cold]]
 #endif
 
-// Loops of few rounds: a GPU reads instructions slowly the first time, so copies of a loop's body cost more than branches.
+// A call where NVIDIA would copy a long body to many places: a GPU reads instructions slowly the first time.
+#if defined(__CUDACC__) && !defined(__HIP__)
+#define MORI_EP_CALL __noinline__
+#else
+#define MORI_EP_CALL
+#endif
+
+// Loops of few rounds, for the same reason: copies of a loop's body cost more than branches.
 #if defined(__CUDACC__)
 #define MORI_EP_ROLLED _Pragma("unroll 1")
 #elif defined(__clang__)

@@ -60,7 +60,7 @@ struct DispatchArgs {
   }
   //! @brief The ranks of one window that token t goes to, as bits; none past the last token.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_COLD MORI_EP_HD std::uint64_t ranks_of(Ctx ctx, std::int32_t t, std::int32_t end,
+  [[nodiscard]] MORI_EP_CALL MORI_EP_HD std::uint64_t ranks_of(Ctx ctx, std::int32_t t, std::int32_t end,
                                                                std::int32_t window) const {
     std::uint64_t ranks = 0;
     MORI_EP_ROLLED
