@@ -85,6 +85,27 @@ TEST_CASE("token limits of 1, 31, 33 and 256, used in full and in part") {
     }
 }
 
+TEST_CASE("token counts around a tile, a batch, and what blocks count alone") {
+  for (int max : {63, 64, 65, 127, 128, 129, 513, 700})
+    for (int blocks : {1, 3})
+      for (int topk : {3, 12}) {
+        Setup setup{.format = Format::bf16, .world = 2};
+        setup.config.hidden_dim = 8;
+        setup.config.max_num_inp_token_per_rank = max;
+        setup.config.block_num = blocks;
+        setup.config.num_experts_per_rank = 5;
+        setup.config.num_experts_per_token = topk;
+        setup.config.scale_dim = 3, setup.config.scale_type_size = 1;
+        if (max % 2 == 1) setup.config.max_total_recv_tokens = max + max / 2;  // rows at the end find no room
+        Rng rng(static_cast<std::uint64_t>(max + topk));
+        Plan plan{.setup = setup, .calls = {}, .steps = {}};
+        plan.calls.push_back(make_call(setup, Routing::any, {max}, rng));
+        plan.calls.push_back(make_call(setup, Routing::invalid, {max, 2}, rng));
+        plan.calls[1].return_weights = true;
+        REQUIRE(play(plan) == "");
+      }
+}
+
 TEST_CASE("scales of 0 to 224 bytes and any type size") {
   for (auto [dim, size] : {std::pair{1, 1}, {1, 4}, {7, 8}, {56, 1}, {56, 4}, {3, 5}, {1000, 1}}) {
     Setup setup{.format = Format::bf16, .world = 3};

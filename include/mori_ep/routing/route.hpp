@@ -68,7 +68,11 @@ static_assert([] {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
   return __popcll(bits);
 #else
-  return __builtin_popcountll(bits);
+  // Added up pairwise, in fewer steps than the call that the builtin is on a plain x86-64.
+  bits -= (bits >> 1) & 0x5555555555555555u;
+  bits = (bits & 0x3333333333333333u) + ((bits >> 2) & 0x3333333333333333u);
+  bits = (bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu;
+  return static_cast<std::int32_t>((bits * 0x0101010101010101u) >> 56);
 #endif
 }
 //! @brief The lowest `n` bits; none for negative n, all from 64 on.

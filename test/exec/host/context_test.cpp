@@ -96,6 +96,58 @@ TEST_CASE("only the first claims") {
   REQUIRE(firsts.load() == 1);
 }
 
+TEST_CASE("blocks tally together") {
+  std::uint32_t word = 0;
+  Stream stream;
+  stream.launch({.blocks = 3, .warps = 2}, [&](Context& ctx) {
+    for (int i = 0; i < 1000; ++i) ctx.tally(&word, 2);
+  });
+  stream.synchronize();
+  REQUIRE(word == 3 * 2 * 1000 * 2);
+}
+
+TEST_CASE("votes name each bit once") {
+  std::uint64_t seen = 0, voters = 0;
+  Stream stream;
+  stream.launch({}, [&](Context& ctx) {
+    ctx.for_each_vote(std::uint64_t{1} << 63 | 5, [&](int bit, std::uint64_t votes) {
+      seen += std::uint64_t{1} << bit;
+      voters |= votes;
+    });
+    ctx.for_each_vote(0, [&](int, std::uint64_t) { seen = 0; });
+  });
+  stream.synchronize();
+  REQUIRE(seen == (std::uint64_t{1} << 63 | 5));
+  REQUIRE(voters == 1);
+}
+
+TEST_CASE("pieces are copied, each once, by whoever takes part, and some are left out") {
+  for (int bytes : {1, 4, 12, 13})
+    for (int warps : {1, 3}) {
+      constexpr int kPieces = 20;
+      auto const each = static_cast<std::size_t>(bytes);
+      std::vector<std::byte> from(kPieces * each), to(kPieces * each, std::byte{0xee});
+      for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i % 251);
+      Stream stream;
+      stream.launch({.warps = warps}, [&](Context& ctx) {
+        ctx.copy_pieces(kPieces, each, 0, ctx.warp(), ctx.warps(),
+                        [&](std::int32_t i, std::byte*& target, const std::byte*& source) {
+                          target = to.data() + static_cast<std::size_t>(i) * each;
+                          source = from.data() + static_cast<std::size_t>(kPieces - 1 - i) * each;
+                          return i % 5 != 3;
+                        });
+      });
+      stream.synchronize();
+      int wrong = 0;
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        std::size_t const piece = i / each;
+        std::byte const want = piece % 5 == 3 ? std::byte{0xee} : from[(kPieces - 1 - piece) * each + i % each];
+        wrong += to[i] == want ? 0 : 1;
+      }
+      REQUIRE(wrong == 0);
+    }
+}
+
 TEST_CASE("published words carry what was written before them") {
   std::uint64_t word = 0;
   int payload = 0;
