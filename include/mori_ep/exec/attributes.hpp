@@ -17,9 +17,12 @@
 #define MORI_EP_COLD [[gnu::cold]]
 #endif
 
-// A call where NVIDIA would copy a long body to many places: a GPU reads instructions slowly the first time.
+// A call where NVIDIA would copy a long body to many places, since a GPU reads instructions slowly the first time, or
+// would lack the registers. On AMD a call costs scratch memory, and registers are plenty.
 #if defined(__CUDACC__) && !defined(__HIP__)
 #define MORI_EP_CALL __noinline__
+#elif defined(__HIP__)
+#define MORI_EP_CALL __forceinline__
 #else
 #define MORI_EP_CALL
 #endif

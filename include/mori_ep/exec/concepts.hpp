@@ -64,8 +64,7 @@ concept HasShared = requires(C c, std::uint32_t* word) {
 //! @brief Plain memory: one scalar by one lane, bytes by a whole warp (`copy`), and many small pieces by any set of
 //!        threads: `copy_pieces(n, bytes, alignment, first, step, locate)` is called by thread `first` of `step`, and
 //!        `locate(i, to, from)` says where piece i of `bytes` bytes lies, or false that there is none; `alignment` has the
-//!        low bits that any of these addresses has. `reread(this)` is the kernel itself, its operands to be read again: a
-//!        long kernel need not keep them in registers.
+//!        low bits that any of these addresses has.
 template <class C>
 concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void* to, const void* from,
                              bool (*locate)(std::int32_t, std::byte*&, const std::byte*&)) {

@@ -31,7 +31,7 @@ class Context {
     return most < 4 ? most : 4;
   }
 
-  //! @brief `sums`: scratch of the row sums, sum_scratch(warps) bytes, or nullptr for kernels that have none.
+  //! @brief `sums`: scratch of the row sums, sum_scratch(warps) bytes; not touched by kernels that have none.
   __device__ Context(std::byte* scratch, std::byte* sums) : scratch_(scratch), sums_(sums) {}
   static MORI_EP_HD constexpr std::size_t sum_scratch(int warps) {
     return kSumScratchPerWarp * static_cast<std::size_t>(warps);

@@ -52,7 +52,6 @@ __global__ void __launch_bounds__(kMaxThreads, Target::least_resident(kMaxThread
 //! @brief What exec::Cuda and exec::Hip share. Calls act on the calling thread's current device.
 struct Gpu {
   static constexpr bool kFreeWaits = true;  // freeing device memory waits for the device's work
-  using Context = gpu::Context<true>;
 
   //! @brief An owned stream, for callers that have none; engines pass their own handle.
   class Stream {

@@ -159,9 +159,9 @@ __device__ inline void reduce_group(const std::byte* const* srcs, const float* w
 
 //! @brief The sum of groups, each summed by itself first: for worlds that are grouped into nodes.
 template <Element T, bool Weighted>
-__device__ MORI_EP_GPU_CALL void reduce_groups(const std::byte* const* srcs, const float* weights, int n,
-                                               std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane,
-                                               int lanes) {
+__device__ MORI_EP_CALL void reduce_groups(const std::byte* const* srcs, const float* weights, int n,
+                                           std::uint32_t group_starts, std::byte* dst, RowBytes bytes, int lane,
+                                           int lanes) {
   constexpr int kElements = kVectorElements<T>;
   for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
     float group[kElements], total[kElements], term[kElements];

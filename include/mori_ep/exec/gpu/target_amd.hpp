@@ -10,9 +10,6 @@
 #include <cstdint>
 #include <type_traits>
 
-//! A call would cost a stack in scratch memory, and vector registers are plenty: everything is inlined.
-#define MORI_EP_GPU_CALL __forceinline__
-
 namespace mori_ep::exec::gpu {
 
 //! @brief AMD: waves of 64 lanes (gfx9), or of 32 (gfx10 and later). A wave's width is decided here: for kernels by

@@ -6,9 +6,6 @@
 
 #if defined(__CUDACC__) && !defined(__HIP__)
 
-//! A function whose registers are its own and not its caller's.
-#define MORI_EP_GPU_CALL __noinline__
-
 namespace mori_ep::exec::gpu {
 
 //! @brief NVIDIA, sm_80 and later; tuned on sm_90.

@@ -9,8 +9,9 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief One block's part in it. The steps in order: `count`, a block_sync, `share` when the blocks share the counting,
-//!        `announce` by the blocks that tell a peer, `hear` by those that must know.
+//! @brief One block's part in it. The steps in order: `count_rows`, a block_sync, `share` or `fold_earlier`,
+//!        `announce_rows` and `announce_experts` by the blocks that tell a peer, `hear` by those that must know, and
+//!        `tally_experts` instead of announce_experts when the blocks share the counting.
 template <class PeerRef, routing::IndexType Index>
 struct CountExchange {
   using Scratch = DispatchScratch<PeerRef>;

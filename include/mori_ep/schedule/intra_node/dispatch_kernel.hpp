@@ -12,9 +12,10 @@
 //!     stream runs after everything that read the rows of n - 1: so no reader is overtaken.
 //!  2. d reads rows of n only after it has acquired rows_arrived of n from every block that sent some; a block releases
 //!     its word after all its warps have flushed their stores: so rows and metadata are whole.
-//!  3. s overwrites its counts of n in dispatch n + 2, since odd and even epochs have words of their own. It enters that
-//!     after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended: so none is lost. The
-//!     words with which the blocks of one rank share counts are overwritten by that rank's next launch.
+//!  3. s overwrites its counts of n, of rows and of experts, in dispatch n + 2, since odd and even epochs have words of
+//!     their own. It enters that after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended,
+//!     which hears all of n: so none is lost. The words and the tally that the blocks of one rank share are overwritten
+//!     by that rank's next launch, or by the last block to arrive, after which none touches them.
 //!  4. d overwrites its combine rows only after its dispatch n has completed, that is after block 0 has acquired every
 //!     rank's counts of n, which s publishes in a stream that has finished combine n - 1: so no puller is overtaken
 //!     (combine_kernel.hpp).

@@ -66,27 +66,25 @@ struct SetLayout {
   comm::Region counts;        //!< [2][W][W + 1] signal words, by epoch's parity: rows s sends to each rank; its senders
   comm::Region rows_arrived;  //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
   comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
-  comm::Region
-      expert_counts;  //!< [2][W][E_r + 1] signal words, by parity: rows of s per local expert, dropped ones too; its invalid ids
-  comm::Region recv_x;        //!< [R][H]
-  comm::Region recv_weights;  //!< [R][K] fp32
-  comm::Region recv_ids;      //!< [R][K] Index
-  comm::Region recv_scales;   //!< [R][scale bytes]
-  comm::Region recv_src_pos;  //!< [R] i32: src_rank * M + src_token
+  comm::Region expert_counts;  //!< [2][W][E_r + 1] the same: rows of s per local expert, dropped too; its invalid ids
+  comm::Region recv_x;         //!< [R][H]
+  comm::Region recv_weights;   //!< [R][K] fp32
+  comm::Region recv_ids;       //!< [R][K] Index
+  comm::Region recv_scales;    //!< [R][scale bytes]
+  comm::Region recv_src_pos;   //!< [R] i32: src_rank * M + src_token
   // read by peers
   comm::Region combine_x;        //!< [R][H]: the registered combine input
   comm::Region combine_weights;  //!< [R][K] fp32
   // this rank's own
-  comm::Region state;   //!< SetState
-  comm::Region routes;  //!< [M][min(K, W)] RouteEntry, ascending ranks, then rank -1
-  comm::Region
-      route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: the token's weights over that rank's experts
-  comm::Region sent_ids;      //!< [M][K] Index: the ticket's own copy of its routing
-  comm::Region sent_weights;  //!< [M][K] fp32
-  comm::Region block_counts;  //!< [kMaxBlocks][W] signal words: rows that each block of this rank sends
-  comm::Region expert_tally;  //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
-  comm::Region senders;       //!< [W] u32: how many blocks of each rank sent rows here
-  comm::Region expert_count;  //!< [E_r] i32: rows received per local expert
+  comm::Region state;          //!< SetState
+  comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, then rank -1
+  comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: sums over that rank's experts
+  comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
+  comm::Region sent_weights;   //!< [M][K] fp32
+  comm::Region block_counts;   //!< [kMaxBlocks][W] signal words: rows that each block of this rank sends
+  comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
+  comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
+  comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
 };
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
