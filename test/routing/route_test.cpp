@@ -57,34 +57,17 @@ TEST_CASE("every expert of every division up to the limit") {
   REQUIRE(wrong == 0);
 }
 
-//! The ranks that the bits of all windows name, in ascending order.
-std::vector<std::int32_t> named_by_bits(const std::vector<std::int32_t>& ranks, std::int32_t world) {
-  std::vector<std::int32_t> out;
-  for (std::int32_t window = 0; 64 * window < world; ++window) {
-    std::uint64_t bits = 0;
-    for (std::int32_t rank : ranks) bits |= window_bit(rank, window);
-    for (std::int32_t bit = 0; bit < 64; ++bit)
-      if ((bits >> bit & 1) != 0) out.push_back(64 * window + bit);
-    REQUIRE(count_bits(bits) == static_cast<std::int32_t>(std::count_if(
-                                    out.begin(), out.end(), [&](std::int32_t r) { return r / 64 == window; })));
-  }
-  return out;
-}
-
-TEST_CASE("window bits name the distinct destinations") {
-  REQUIRE(named_by_bits({}, 8).empty());
-  REQUIRE(named_by_bits({-1, -1}, 8).empty());
-  REQUIRE(named_by_bits({7, 0, 7, 2}, 8) == std::vector<std::int32_t>{0, 2, 7});
-  REQUIRE(named_by_bits({64, 0, 64}, 65) == std::vector<std::int32_t>{0, 64});
-  REQUIRE(named_by_bits({199, 64, 63, 128, 127, 64}, 200) == std::vector<std::int32_t>{63, 64, 127, 128, 199});
-  Rng rng(5);
-  for (int i = 0; i < 2000; ++i) {
-    int const world = rng.in(1, 300), k = rng.in(1, kMaxTopk);
-    std::vector<std::int32_t> ranks;
-    for (int j = 0; j < k; ++j) ranks.push_back(rng.in(-1, world - 1));
-    std::set<std::int32_t> distinct(ranks.begin(), ranks.end());
-    distinct.erase(-1);
-    REQUIRE(named_by_bits(ranks, world) == std::vector<std::int32_t>(distinct.begin(), distinct.end()));
+TEST_CASE("bits are counted and masked at every width") {
+  for (std::uint64_t bits : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 63, ~std::uint64_t{0},
+                             std::uint64_t{0xf0f0f0f0f0f0f0f1}, std::uint64_t{0x80000000}}) {
+    std::int32_t want = 0, low = 0;
+    for (int i = 0; i < 64; ++i) {
+      REQUIRE(count_bits(bits & low_bits(i)) == want);
+      want += (bits >> i & 1) != 0 ? 1 : 0;
+      low += i < 32 && (bits >> i & 1) != 0 ? 1 : 0;
+    }
+    REQUIRE(count_bits(bits) == want);
+    REQUIRE(count_bits(static_cast<std::uint32_t>(bits)) == low);
   }
 }
 

@@ -45,8 +45,9 @@ class ExploreContext {
  public:
   static constexpr int lanes = 1;
   static inline int kTokensCountedAlone = 64;
-  static constexpr int row_warps(int warps) { return warps > 1 ? warps - 1 : 1; }
-  static constexpr int warps_per_row(std::size_t) { return 1; }
+  static constexpr int telling_warps(int warps) { return warps > 1 ? warps - 1 : 1; }
+  static constexpr int row_parts(std::size_t) { return 1; }
+  static constexpr int most_row_parts(std::size_t) { return 2; }
   static constexpr int warps_per_sum(std::size_t) { return 1; }
   ExploreContext(Explorer& machine, int fibre, int block, int blocks, int warp, int warps, std::byte* scratch)
       : machine_(&machine),
@@ -67,6 +68,10 @@ class ExploreContext {
   inline void block_sync();
   inline bool arrive(std::uint32_t* counter);
   inline void tally(std::uint32_t* word, std::uint32_t value);
+  std::uint32_t draw(std::uint32_t* word) {
+    tally(word, 1);
+    return *word - 1;
+  }
   template <class T>
   T* shared(std::size_t count) {
     used_ = (used_ + 15) / 16 * 16;
@@ -79,20 +84,18 @@ class ExploreContext {
   T load(const T* p);
   template <class T>
   void store(T* p, std::type_identity_t<T> value);
-  inline void copy(void* to, const void* from, std::size_t bytes);
-  template <class Locate>
-  void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t, std::int32_t first, std::int32_t step,
-                   Locate&& locate) {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
-    for (std::int32_t i = first; i < n; i += step)
-      if (locate(i, to, from)) copy(to, from, bytes);
+  template <class T>
+  void store_streaming(T* p, std::type_identity_t<T> value);
+  template <class T, class Piece>
+  void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) {
+    for (std::int32_t i = 0; i < n; ++i, to += words) copy(to, piece(i), static_cast<std::size_t>(words) * sizeof(T));
   }
-  template <class Visit>
-  void for_each_vote(std::uint64_t bits, Visit&& visit) {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), std::uint64_t{1});
-  }
-  inline void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part, int parts);
+  [[nodiscard]] std::uint32_t broadcast(std::uint32_t value) const { return value; }
+  [[nodiscard]] std::uint64_t ballot(bool vote) const { return vote ? 1 : 0; }
+  void warp_or(std::uint32_t* word, std::uint32_t bits) const { *word |= bits; }
+  template <class Place>
+  void multicast_row(const std::byte* src, std::byte* const* dst, Place&& place, std::size_t bytes, int part,
+                     int parts);
   template <Element T, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                    std::byte* dst, std::size_t elements, int part, int parts);
@@ -113,6 +116,8 @@ class ExploreContext {
   void publish(T* p, std::type_identity_t<T> value);
 
  private:
+  inline void copy(void* to, const void* from, std::size_t bytes);
+
   Explorer* machine_;
   int fibre_, block_, blocks_, warp_, warps_;
   std::byte* scratch_;
@@ -452,14 +457,22 @@ void ExploreContext::store(T* p, std::type_identity_t<T> value) {
   machine_->touch(fibre_, p, sizeof(T), true);
   *p = value;
 }
+template <class T>
+void ExploreContext::store_streaming(T* p, std::type_identity_t<T> value) {
+  machine_->step(fibre_);
+  machine_->touch(fibre_, p, sizeof(T), true, false, true);
+  *p = value;
+}
 inline void ExploreContext::copy(void* to, const void* from, std::size_t bytes) {
   machine_->step(fibre_);
   machine_->touch(fibre_, from, bytes, false);
-  machine_->touch(fibre_, to, bytes, true);
+  machine_->touch(fibre_, to, bytes, true, false, true);
   std::memcpy(to, from, bytes);
 }
-inline void ExploreContext::multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes,
-                                          int part, int parts) {
+template <class Place>
+void ExploreContext::multicast_row(const std::byte* src, std::byte* const* dst, Place&& place, std::size_t bytes,
+                                   int part, int parts) {
+  int const n = place();
   auto const span = exec::host::Span::part(bytes, part, parts);
   machine_->touch(fibre_, src + span.begin, span.end - span.begin, false);
   for (int i = 0; i < n; ++i) {

@@ -26,32 +26,36 @@ concept HasGeometry = requires(const C c) {
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
 //!        acquires what every earlier block released, and leaves the counter at zero. `tally` adds to a word that the
-//!        blocks of a launch share, and orders nothing.
+//!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what was there.
 template <class C>
 concept HasBarriers = requires(C c, std::uint32_t* counter) {
   c.warp_sync();
   c.block_sync();
   { c.arrive(counter) } -> std::same_as<bool>;
   c.tally(counter, std::uint32_t{1});
+  { c.draw(counter) } -> std::same_as<std::uint32_t>;
 };
 
 //! @brief How a machine likes its work split. Up to `kTokensCountedAlone` tokens every block counts all of them, beyond
-//!        that the blocks share the counting. `row_warps(warps)` of a block's warps move rows, while the others do what
-//!        travels beside them; all of them where the same warps do both. `warps_per_row(bytes)` and
-//!        `warps_per_sum(bytes)` of them best share one row of a multicast and of a sum.
+//!        that the blocks share the counting. `telling_warps(warps)` of a block's warps send what travels beside rows before
+//!        they move rows, too. Warps best move a row in `row_parts(bytes)`, or up to `most_row_parts(bytes)` when there are
+//!        few rows; `warps_per_sum(bytes)` of them best share a sum.
 template <class C>
 concept HasWorkSplit = requires {
   { C::kTokensCountedAlone } -> std::convertible_to<int>;
-  { C::row_warps(16) } -> std::same_as<int>;
-  { C::warps_per_row(std::size_t{16}) } -> std::same_as<int>;
+  { C::telling_warps(16) } -> std::same_as<int>;
+  { C::row_parts(std::size_t{16}) } -> std::same_as<int>;
+  { C::most_row_parts(std::size_t{16}) } -> std::same_as<int>;
   { C::warps_per_sum(std::size_t{16}) } -> std::same_as<int>;
 };
 
-//! @brief The lanes of a warp vote over the bits that any of them has set: `for_each_vote(bits, visit)` calls `visit(bit,
-//!        voters)` once per such bit, each on some lane; `voters` has a bit per lane. Called by a whole warp.
+//! @brief The lanes of a warp tell each other. `ballot`, called by a whole warp: a bit per lane; `broadcast`, so too, gives
+//!        all what lane 0 has. `warp_or` sets bits in a word of scratch that only this warp's lanes touch.
 template <class C>
-concept HasVotes = requires(C c, void (*visit)(int, std::uint64_t)) {
-  c.for_each_vote(std::uint64_t{1}, visit);
+concept HasVotes = requires(C c, std::uint32_t* word) {
+  { c.ballot(true) } -> std::same_as<std::uint64_t>;
+  { c.broadcast(std::uint32_t{1}) } -> std::same_as<std::uint32_t>;
+  c.warp_or(word, std::uint32_t{1});
 };
 
 //! @brief Scratch of the block, the same address for all its warps, and sums into it from any warp.
@@ -61,29 +65,29 @@ concept HasShared = requires(C c, std::uint32_t* word) {
   c.shared_add(word, std::uint32_t{1});
 };
 
-//! @brief Plain memory: one scalar by one lane, bytes by a whole warp (`copy`), and many small pieces by any set of
-//!        threads: `copy_pieces(n, bytes, alignment, first, step, locate)` is called by thread `first` of `step`, and
-//!        `locate(i, to, from)` says where piece i of `bytes` bytes lies, or false that there is none; `alignment` has the
-//!        low bits that any of these addresses has.
+//! @brief Plain memory: one scalar by one lane. `store_streaming` is for what nobody reads soon: it orders as row stores
+//!        do, and so does `pack(to, n, words, piece)`, called by a whole warp: it writes n pieces of `words` scalars one
+//!        behind the other, and `piece(i)` says where the i-th is read.
 template <class C>
-concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q, void* to, const void* from,
-                             bool (*locate)(std::int32_t, std::byte*&, const std::byte*&)) {
+concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
+                             const std::uint32_t* (*piece)(std::int32_t)) {
   { c.load(q) } -> std::same_as<std::uint32_t>;
   c.store(p, std::uint32_t{1});
-  c.copy(to, from, std::size_t{4});
-  c.copy_pieces(1, std::size_t{4}, std::uintptr_t{0}, 0, 1, locate);
+  c.store_streaming(p, std::uint32_t{1});
+  c.pack(p, std::int32_t{1}, std::int32_t{4}, piece);
 };
 
 //! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized. The last
 //!        two arguments: this warp does its part of `parts` nearly equal ones, when several warps share a row.
-//!        `multicast_row(src, dst, n, bytes)` reads once and writes n times. `reduce_rows<T, weighted>(srcs, weights,
+//!        `multicast_row(src, dst, place, bytes)` reads once and writes n times: `place()`, called once by all lanes when
+//!        the row is on its way, fills `dst` and says n. `reduce_rows<T, weighted>(srcs, weights,
 //!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
 //!        one) first by itself, then the groups, and rounds once. `zero_row` is the sum of no rows; `prefetch_row` may
 //!        bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
-                           const float* weights, std::byte* out) {
-  c.multicast_row(src, dst, 1, std::size_t{16}, 0, 1);
+                           const float* weights, std::byte* out, int (*place)()) {
+  c.multicast_row(src, dst, place, std::size_t{16}, 0, 1);
   c.template reduce_rows<float, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{4}, 0, 1);
   c.zero_row(out, std::size_t{16}, 0, 1);
   c.prefetch_row(src, std::size_t{16}, 0, 1);

@@ -118,7 +118,8 @@ struct PackKernel {
       }
       ctx.warp_sync();
       auto const* row = reinterpret_cast<const std::byte*>(from.x + static_cast<std::size_t>(r) * hidden);
-      ctx.multicast_row(row, targets, copies, hidden * sizeof(T), 0, 1);
+      ctx.multicast_row(
+          row, targets, [&] { return copies; }, hidden * sizeof(T), 0, 1);
       ctx.warp_sync();
     }
   }

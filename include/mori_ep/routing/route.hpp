@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "mori_ep/exec/attributes.hpp"
 
@@ -27,8 +28,8 @@ class Placement {
       : world_(world),
         experts_(static_cast<std::uint32_t>(world) * static_cast<std::uint32_t>(experts_per_rank)),
         experts_per_rank_(experts_per_rank),
-        reciprocal_(((std::uint64_t{1} << 32) + static_cast<std::uint64_t>(experts_per_rank) - 1) /
-                    static_cast<std::uint64_t>(experts_per_rank)) {}
+        reciprocal_(((std::uint32_t{1} << 31) + static_cast<std::uint32_t>(experts_per_rank) - 1) /
+                    static_cast<std::uint32_t>(experts_per_rank)) {}
 
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t world() const noexcept { return world_; }
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t experts_per_rank() const noexcept { return experts_per_rank_; }
@@ -36,18 +37,19 @@ class Placement {
     return static_cast<std::int32_t>(experts_);
   }
   //! @brief The rank that hosts `id`, or -1 when it is no expert: kNoExpert, or outside [0, experts).
-  //! The product with 2^32 / E_r rounded up is the exact quotient while id * E_r < 2^32, which kMaxExperts ensures.
+  //! Twice the id times 2^31 / E_r rounded up, of which the upper half is the exact quotient while id * E_r < 2^31, which
+  //! kMaxExperts ensures: one instruction of a GPU.
   template <IndexType Index>
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t rank_of(Index id) const noexcept {
-    if (id < 0 || static_cast<std::uint64_t>(id) >= experts_) return -1;
-    return static_cast<std::int32_t>((static_cast<std::uint64_t>(id) * reciprocal_) >> 32);
+    if (static_cast<std::make_unsigned_t<Index>>(id) >= experts_) return -1;
+    return static_cast<std::int32_t>((std::uint64_t{2 * static_cast<std::uint32_t>(id)} * reciprocal_) >> 32);
   }
 
  private:
   std::int32_t world_ = 1;
   std::uint32_t experts_ = 1;
   std::int32_t experts_per_rank_ = 1;
-  std::uint64_t reciprocal_ = std::uint64_t{1} << 32;
+  std::uint32_t reciprocal_ = std::uint32_t{1} << 31;
 };
 static_assert([] {
   for (std::int32_t per_rank : {1, 3, 7, 32, 1000, 8192})
@@ -56,12 +58,6 @@ static_assert([] {
   return Placement(2, 3).rank_of(-1) == -1 && Placement(2, 3).rank_of(6) == -1 &&
          Placement(2, 3).rank_of(std::int64_t{1} << 40) == -1;
 }());
-
-//! @brief The bit of `rank` among ranks [64 * window, 64 * window + 64); none for -1 and for ranks outside.
-[[nodiscard]] MORI_EP_HD constexpr std::uint64_t window_bit(std::int32_t rank, std::int32_t window) noexcept {
-  std::int32_t const at = rank - 64 * window;
-  return rank >= 0 && at >= 0 && at < 64 ? std::uint64_t{1} << at : 0;
-}
 
 //! @brief How many bits are set.
 [[nodiscard]] MORI_EP_HD constexpr std::int32_t count_bits(std::uint64_t bits) noexcept {
@@ -73,6 +69,13 @@ static_assert([] {
   bits = (bits & 0x3333333333333333u) + ((bits >> 2) & 0x3333333333333333u);
   bits = (bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fu;
   return static_cast<std::int32_t>((bits * 0x0101010101010101u) >> 56);
+#endif
+}
+[[nodiscard]] MORI_EP_HD constexpr std::int32_t count_bits(std::uint32_t bits) noexcept {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+  return __popc(bits);
+#else
+  return count_bits(std::uint64_t{bits});
 #endif
 }
 //! @brief The lowest `n` bits; none for negative n, all from 64 on.

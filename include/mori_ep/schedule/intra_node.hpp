@@ -293,8 +293,8 @@ class Runner {
     return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes();
   }
   [[nodiscard]] FaultPort<Ref> port() const noexcept {
-    return {{at<std::byte*>(layout_.bases), comm_.rank(), comm_.world()},
-            {at<std::byte*>(layout_.board_bases), comm_.rank(), comm_.world()},
+    return {{at<std::byte*>(layout_.bases), arenas_.base(), comm_.rank(), comm_.world()},
+            {at<std::byte*>(layout_.board_bases), boards_.base(), comm_.rank(), comm_.world()},
             layout_.gate,
             board_layout_.record,
             board_layout_.notices,
@@ -331,7 +331,7 @@ class Runner {
     Exec::copy(at<std::byte>(layout_.board_bases), board_bases.data(), world * sizeof(std::byte*));
     for (int i = 0; i < config_.num_buffer_sets; ++i) {
       const SetLayout& set = layout_.sets[i];
-      for (comm::Region words : {set.counts, set.expert_counts, set.block_counts, set.rows_arrived, set.combine_ready})
+      for (comm::Region words : {set.counts, set.expert_counts, set.votes, set.rows_arrived, set.combine_ready})
         fill(words, before_first);
       std::vector<std::uint32_t> const none(set.expert_tally.bytes / sizeof(std::uint32_t), 0);
       Exec::copy(at<std::byte>(set.expert_tally), none.data(), set.expert_tally.bytes);

@@ -30,14 +30,15 @@ concept HasPeerAccess = TransportPolicy<T> && requires(const typename T::Ref ref
 struct Xgmi {
   static constexpr const char* kName = "xgmi";
 
-  //! @brief What a kernel needs: the table of arena bases, in this rank's own memory.
+  //! @brief What a kernel needs: the table of arena bases, in this rank's own memory, and this rank's own base.
   struct Ref {
     std::byte* const* bases = nullptr;  //!< [world]
+    std::byte* own = nullptr;
     std::int32_t rank = 0;
     std::int32_t world = 1;
 
     //! @brief The same, with the table copied to `near` [world] by the caller: a block's scratch answers sooner.
-    [[nodiscard]] MORI_EP_HD Ref with_table(std::byte* const* near) const noexcept { return {near, rank, world}; }
+    [[nodiscard]] MORI_EP_HD Ref with_table(std::byte* const* near) const noexcept { return {near, own, rank, world}; }
     //! @brief The first T of `region` in `peer`'s arena.
     template <class T>
     [[nodiscard]] MORI_EP_HD T* at(int peer, comm::Region region) const noexcept {
@@ -45,7 +46,7 @@ struct Xgmi {
     }
     template <class T>
     [[nodiscard]] MORI_EP_HD T* mine(comm::Region region) const noexcept {
-      return region.in<T>(bases[rank]);
+      return region.in<T>(own);
     }
   };
 };

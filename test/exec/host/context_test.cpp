@@ -106,43 +106,36 @@ TEST_CASE("blocks tally together") {
   REQUIRE(word == 3 * 2 * 1000 * 2);
 }
 
-TEST_CASE("votes name each bit once") {
-  std::uint64_t seen = 0, voters = 0;
+TEST_CASE("a warp of one lane votes for itself") {
+  std::uint64_t yes = 0, no = 7;
+  std::uint32_t word = 8;
   Stream stream;
   stream.launch({}, [&](Context& ctx) {
-    ctx.for_each_vote(std::uint64_t{1} << 63 | 5, [&](int bit, std::uint64_t votes) {
-      seen += std::uint64_t{1} << bit;
-      voters |= votes;
-    });
-    ctx.for_each_vote(0, [&](int, std::uint64_t) { seen = 0; });
+    yes = ctx.ballot(true);
+    no = ctx.ballot(false);
+    ctx.warp_or(&word, 5);
+    ctx.warp_or(&word, 1);
   });
   stream.synchronize();
-  REQUIRE(seen == (std::uint64_t{1} << 63 | 5));
-  REQUIRE(voters == 1);
+  REQUIRE(yes == 1);
+  REQUIRE(no == 0);
+  REQUIRE(word == 13);
 }
 
-TEST_CASE("pieces are copied, each once, by whoever takes part, and some are left out") {
-  for (int bytes : {1, 4, 12, 13})
-    for (int warps : {1, 3}) {
-      constexpr int kPieces = 20;
-      auto const each = static_cast<std::size_t>(bytes);
-      std::vector<std::byte> from(kPieces * each), to(kPieces * each, std::byte{0xee});
-      for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i % 251);
+TEST_CASE("pieces are packed one behind the other, wherever each is read") {
+  for (int words : {0, 1, 3, 8, 40})
+    for (int pieces : {0, 1, 5}) {
+      std::vector<std::uint16_t> from(static_cast<std::size_t>(5 * 50)), to(static_cast<std::size_t>(5 * 40 + 1), 7);
+      for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint16_t>(100 + i);
       Stream stream;
-      stream.launch({.warps = warps}, [&](Context& ctx) {
-        ctx.copy_pieces(kPieces, each, 0, ctx.warp(), ctx.warps(),
-                        [&](std::int32_t i, std::byte*& target, const std::byte*& source) {
-                          target = to.data() + static_cast<std::size_t>(i) * each;
-                          source = from.data() + static_cast<std::size_t>(kPieces - 1 - i) * each;
-                          return i % 5 != 3;
-                        });
+      stream.launch({}, [&](Context& ctx) {
+        ctx.pack(to.data(), pieces, words, [&](std::int32_t i) { return from.data() + 50 * (4 - i); });
       });
       stream.synchronize();
       int wrong = 0;
-      for (std::size_t i = 0; i < to.size(); ++i) {
-        std::size_t const piece = i / each;
-        std::byte const want = piece % 5 == 3 ? std::byte{0xee} : from[(kPieces - 1 - piece) * each + i % each];
-        wrong += to[i] == want ? 0 : 1;
+      for (int i = 0; i < static_cast<int>(to.size()); ++i) {
+        int const want = i < pieces * words ? 100 + 50 * (4 - i / words) + i % words : 7;
+        wrong += to[static_cast<std::size_t>(i)] == want ? 0 : 1;
       }
       REQUIRE(wrong == 0);
     }

@@ -22,12 +22,13 @@ class Context {
  public:
   static constexpr int lanes = Target::lanes;
   static constexpr int kTokensCountedAlone = 512;  // one per thread of a full block: a look, no loop
-  static MORI_EP_HD constexpr int row_warps(int warps) { return warps > 2 ? warps - (warps + 7) / 8 : warps; }
-  static MORI_EP_HD constexpr int warps_per_row(std::size_t bytes) {
+  static MORI_EP_HD constexpr int telling_warps(int warps) { return (warps + 7) / 8; }
+  static MORI_EP_HD constexpr int row_parts(std::size_t bytes) { return (most_row_parts(bytes) + 3) / 4; }
+  static MORI_EP_HD constexpr int most_row_parts(std::size_t bytes) {
     return static_cast<int>((bytes + lanes * 16 - 1) / (lanes * 16));
   }
   static MORI_EP_HD constexpr int warps_per_sum(std::size_t bytes) {
-    int const most = warps_per_row(bytes);
+    int const most = most_row_parts(bytes);
     return most < 4 ? most : 4;
   }
 
@@ -53,22 +54,12 @@ class Context {
 
   __device__ void tally(std::uint32_t* word, std::uint32_t value) const { atomicAdd(word, value); }
 
-  //! Lane i visits bits i and i + lanes, so that the visits run side by side.
-  template <class Visit>
-  __device__ void for_each_vote(std::uint64_t bits, Visit&& visit) const {
-    std::uint64_t votes[64 / lanes] = {};
-    for (std::uint64_t any = Target::warp_or(bits); any != 0; any &= any - 1) {
-      int const bit = __ffsll(static_cast<long long>(any)) - 1;
-      std::uint64_t const voters = Target::ballot(((bits >> bit) & 1u) != 0);
-#pragma unroll
-      for (int half = 0; half < 64 / lanes; ++half)
-        if (bit == lane() + half * lanes) votes[half] = voters;
-    }
-#pragma unroll
-    for (int half = 0; half < 64 / lanes; ++half)
-      if (votes[half] != 0) visit(lane() + half * lanes, votes[half]);
-    Target::warp_sync();
+  [[nodiscard]] __device__ std::uint32_t draw(std::uint32_t* word) const {
+    return lane() == 0 ? atomicAdd(word, 1u) : 0;
   }
+  [[nodiscard]] __device__ std::uint32_t broadcast(std::uint32_t value) const { return Target::from_lane_0(value); }
+  [[nodiscard]] __device__ std::uint64_t ballot(bool vote) const { return Target::ballot(vote); }
+  __device__ void warp_or(std::uint32_t* word, std::uint32_t bits) const { atomicOr(word, bits); }
 
   template <class T>
   __device__ T* shared(std::size_t count) {
@@ -88,29 +79,29 @@ class Context {
   __device__ void store(T* p, std::type_identity_t<T> value) const {
     Target::store(p, value);
   }
-  //! 4-byte words where both ends and the size allow, bytes elsewhere.
-  __device__ void copy(void* to, const void* from, std::size_t bytes) const {
-    auto const bits = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
-    copy_pieces(1, bytes, bits, lane(), lanes, [&](std::int32_t, std::byte*& piece, const std::byte*& source) {
-      piece = static_cast<std::byte*>(to);
-      source = static_cast<const std::byte*>(from);
-      return true;
-    });
+  template <class T>
+  __device__ void store_streaming(T* p, std::type_identity_t<T> value) const {
+    Target::store_streaming(p, value);
   }
-  //! Neighbouring threads copy neighbouring words, of the same piece or the next: what lies side by side is written at
-  //! the same time.
-  template <class Locate>
-  __device__ void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t alignment, std::int32_t first,
-                              std::int32_t step, Locate&& locate) const {
-    if ((alignment | bytes) % 4 == 0)
-      copy_words<std::uint32_t>(n, static_cast<std::int32_t>(bytes / 4), first, step, locate);
-    else
-      copy_words<std::uint8_t>(n, static_cast<std::int32_t>(bytes), first, step, locate);
+  //! Neighbouring lanes write neighbouring scalars, whole lines at a time.
+  template <class T, class Piece>
+  __device__ void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) const {
+    if (words == 0) return;
+    std::int32_t const pieces = lanes / words, rest = lanes - pieces * words;
+    std::int32_t i = lane() / words, word = lane() - i * words;
+    MORI_EP_ROLLED
+    for (std::int32_t at = lane(); at < n * words; at += lanes) {
+      Target::store_streaming(to + at, Target::load(piece(i) + word));
+      i += pieces;
+      word += rest;
+      if (word >= words) word -= words, ++i;
+    }
   }
 
-  __device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes,
-                                                int part, int parts) const {
-    gpu::multicast_row(src, dst, n, static_cast<RowBytes>(bytes), part * lanes + lane(), parts * lanes);
+  template <class Place>
+  __device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, Place&& place,
+                                                std::size_t bytes, int part, int parts) const {
+    gpu::multicast_row(src, dst, place, static_cast<RowBytes>(bytes), part * lanes + lane(), parts * lanes);
   }
   template <Element T, bool Weighted>
   __device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
@@ -144,17 +135,15 @@ class Context {
     Target::store_relaxed_system(word, signal_word(epoch, payload));
   }
   __device__ void launch_ends(std::uint32_t*) const {}  // freeing device memory waits for launches
-  //! Looks and polls relaxed, since an acquire at every look would empty the first-level cache under the blocks beside;
-  //! the word is read once more with acquire when it is there.
+  //! The first looks acquire: what comes soon is then there without being read again. Later ones are relaxed, since
+  //! an acquire at every look empties the first-level cache under the blocks beside; the word is read once more with
+  //! acquire when it is there.
   __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
                              WaitOrder order) const {
-    std::uint64_t seen = Target::load_relaxed_system(word);
-    if (signal_epoch(seen) != epoch) {
-      WaitResult const got = poll(word, epoch, limits, start_ns_);
-      if (got.end != WaitEnd::arrived) return got;
-      seen = got.word;
-    }
-    return {WaitEnd::arrived, order == WaitOrder::none ? seen : Target::load_acquire_system(word)};
+    bool const acquires = order == WaitOrder::acquire;
+    std::uint64_t const seen = acquires ? Target::load_acquire_system(word) : Target::load_relaxed_system(word);
+    if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
+    return poll(word, epoch, limits, start_ns_, acquires);
   }
   [[nodiscard]] __device__ bool claim(std::uint32_t* flag) const {
     return Target::exchange_acq_rel_system(flag, 1) == 0;
@@ -171,13 +160,16 @@ class Context {
 
  private:
   static constexpr std::uint32_t kCheckEvery = 64;
+  static constexpr std::uint32_t kAcquiringLooks = 32;  // twenty microseconds or so
 
   //! One deadline for all waits of a launch: peers that are late one after the other do not add up.
   static MORI_EP_COLD __device__ WaitResult poll(std::uint64_t* word, std::uint32_t epoch, WaitLimits limits,
-                                                 std::uint64_t start_ns) {
+                                                 std::uint64_t start_ns, bool acquires) {
     for (std::uint32_t round = 1;; ++round) {
-      std::uint64_t const seen = Target::load_relaxed_system(word);
-      if (signal_epoch(seen) == epoch) return {WaitEnd::arrived, seen};
+      bool const acquired = acquires && round <= kAcquiringLooks;
+      std::uint64_t const seen = acquired ? Target::load_acquire_system(word) : Target::load_relaxed_system(word);
+      if (signal_epoch(seen) == epoch)
+        return {WaitEnd::arrived, acquired || !acquires ? seen : Target::load_acquire_system(word)};
       if (round % kCheckEvery != 0) continue;
       if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
       if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
@@ -186,24 +178,6 @@ class Context {
       if (Target::clock_ns() - start_ns >= static_cast<std::uint64_t>(limits.timeout_ns))
         return {WaitEnd::expired, seen};
       Target::nap();
-    }
-  }
-
-  template <class Word, class Locate>
-  __device__ void copy_words(std::int32_t n, std::int32_t each, std::int32_t first, std::int32_t step,
-                             Locate&& locate) const {
-    if (each == 0) return;
-    std::int32_t const pieces = step / each, words = step - pieces * each;
-    std::int32_t piece = first / each, word = first - piece * each;
-    MORI_EP_ROLLED
-    while (piece < n) {
-      std::byte* to = nullptr;
-      const std::byte* from = nullptr;
-      if (locate(piece, to, from))
-        Target::store(reinterpret_cast<Word*>(to) + word, Target::load(reinterpret_cast<const Word*>(from) + word));
-      piece += pieces;
-      word += words;
-      if (word >= each) word -= each, ++piece;
     }
   }
 

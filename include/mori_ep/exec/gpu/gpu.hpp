@@ -6,7 +6,6 @@
 
 #if defined(MORI_EP_GPU)
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -80,7 +79,7 @@ struct Gpu {
   static Status launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
     std::size_t const scratch = geometry.shared_bytes + sum_scratch<Kernel>(geometry.warps);
     if (scratch > kPlainScratch)
-      if (Status s = allow_scratch<Kernel>(); !s.ok()) return s;
+      if (Status s = allow_scratch(reinterpret_cast<const void*>(&entry<Kernel>)); !s.ok()) return s;
     entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * device_lanes()),
                     scratch, stream.get()>>>(kernel);
     return status_of(MORI_EP_RT(GetLastError)(), "kernel launch");
@@ -96,9 +95,7 @@ struct Gpu {
   }
   //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads
   //!        begin on device 0.
-  static Status use_device(int ordinal) noexcept {
-    return status_of(MORI_EP_RT(SetDevice)(ordinal), "device ordinal");
-  }
+  static Status use_device(int ordinal) noexcept { return status_of(MORI_EP_RT(SetDevice)(ordinal), "device ordinal"); }
   //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait
   //!        would void.
   static void drain() noexcept {
@@ -132,7 +129,7 @@ struct Gpu {
     int ordinal = 0, units = 0;
     (void)MORI_EP_RT(GetDevice)(&ordinal);
     (void)MORI_EP_RT(DeviceGetAttribute)(&units, MORI_EP_RT_ATTRIBUTE_UNITS, ordinal);
-    (void)allow_scratch<Kernel>();
+    if (!allow_scratch(reinterpret_cast<const void*>(&entry<Kernel>)).ok()) (void)MORI_EP_RT(GetLastError)();
     for (int warps = 1; warps <= r.max_warps; ++warps) {
       int per_unit = 0;
       (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * lanes,
@@ -203,18 +200,19 @@ struct Gpu {
   static constexpr int kAloneBlocks = 64;
   static constexpr std::size_t kPlainScratch = 48 * 1024;  // of a block, for which a kernel need not ask
 
-  //! Lets the kernel have all the scratch a block can have on the current device; asks the driver once per device.
-  template <class Kernel>
-  static Status allow_scratch() noexcept {
-    static std::atomic<std::uint64_t> allowed{0};
+  //! Lets a kernel have all the scratch that a block can have on the current device. A kernel is known by its address,
+  //! not by its type: nvcc may give every translation unit an `entry` of its own (-static-global-template-stub, on from
+  //! CUDA 13.0), each to be asked for by itself. A thread remembers what it asked for last.
+  static Status allow_scratch(const void* kernel) noexcept {
+    thread_local const void* allowed = nullptr;
+    thread_local int allowed_on = -1;
     int ordinal = 0, most = 0;
     if (Status s = status_of(MORI_EP_RT(GetDevice)(&ordinal), "current device"); !s.ok()) return s;
-    std::uint64_t const bit = std::uint64_t{1} << (ordinal % 64);
-    if ((allowed.load(std::memory_order_relaxed) & bit) != 0) return {};
+    if (allowed == kernel && allowed_on == ordinal) return {};
     (void)MORI_EP_RT(DeviceGetAttribute)(&most, MORI_EP_RT_ATTRIBUTE_SCRATCH, ordinal);
-    RtError const error = MORI_EP_RT(FuncSetAttribute)(reinterpret_cast<const void*>(&entry<Kernel>),
-                                                       MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
-    if (error == kRtSuccess) allowed.fetch_or(bit, std::memory_order_relaxed);
+    RtError const error =
+        MORI_EP_RT(FuncSetAttribute)(kernel, MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
+    if (error == kRtSuccess) allowed = kernel, allowed_on = ordinal;
     return status_of(error, "scratch of a block");
   }
 

@@ -50,15 +50,20 @@ __device__ inline Vec16 narrow(const float (&in)[kVectorElements<T>]) {
 using RowBytes = std::uint32_t;
 
 //! @brief Lane `lane` of `lanes` moves every `lanes`-th vector; InFlight of them are loaded before the first is stored.
-template <RowBytes InFlight>
-__device__ __forceinline__ void multicast_vectors(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes,
-                                                  int lane, int lanes) {
+template <RowBytes InFlight, class Place>
+__device__ __forceinline__ void multicast_vectors(const std::byte* src, std::byte* const* dst, Place&& place,
+                                                  RowBytes bytes, int lane, int lanes) {
   auto const step = static_cast<RowBytes>(lanes) * 16;
-  for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += InFlight * step) {
-    Vec16 v[InFlight];
+  RowBytes at = static_cast<RowBytes>(lane) * 16;
+  Vec16 v[InFlight];
+  auto const load = [&] {
 #pragma unroll
     for (RowBytes i = 0; i < InFlight; ++i)
       if (at + i * step < bytes) v[i] = Target::load_row(src + at + i * step);
+  };
+  load();
+  int const n = place();
+  while (at < bytes) {
 #pragma unroll 1
     for (int d = 0; d < n; ++d) {
       std::byte* to = dst[d] + at;
@@ -66,16 +71,19 @@ __device__ __forceinline__ void multicast_vectors(const std::byte* src, std::byt
       for (RowBytes i = 0; i < InFlight; ++i)
         if (at + i * step < bytes) Target::store_row(to + i * step, v[i]);
     }
+    at += InFlight * step;
+    load();
   }
 }
 
 //! @brief A warp alone needs many vectors in flight; many warps of a row have one or two each.
-__device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, int n, RowBytes bytes,
-                                              int lane, int lanes) {
+template <class Place>
+__device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* const* dst, Place&& place,
+                                              RowBytes bytes, int lane, int lanes) {
   if (bytes > static_cast<RowBytes>(lanes) * 32)
-    multicast_vectors<4>(src, dst, n, bytes, lane, lanes);
+    multicast_vectors<4>(src, dst, place, bytes, lane, lanes);
   else
-    multicast_vectors<2>(src, dst, n, bytes, lane, lanes);
+    multicast_vectors<2>(src, dst, place, bytes, lane, lanes);
 }
 
 //! @brief One source's 16 bytes, widened and, if asked, weighted.

@@ -79,6 +79,16 @@ struct Target {
   static __device__ Vec16 load_row(const void* p) {
     return __builtin_bit_cast(Vec16, __builtin_nontemporal_load(global(static_cast<const Words*>(p))));
   }
+  template <class T>
+  static __device__ void store_streaming(T* p, const T& value) {
+    if constexpr (std::is_scalar_v<T>) {
+      __builtin_nontemporal_store(value, global(p));
+    } else {
+      auto const parts = __builtin_bit_cast(Parts<T>, value);
+      for (std::size_t i = 0; i < sizeof(T) / 4; ++i)
+        __builtin_nontemporal_store(parts.word[i], global(reinterpret_cast<Word*>(p)) + i);
+    }
+  }
   static __device__ void prefetch(const void* p) { __builtin_prefetch(p); }
   static __device__ void store_row(void* p, const Vec16& v) {
     __builtin_nontemporal_store(__builtin_bit_cast(Words, v), global(static_cast<Words*>(p)));
@@ -155,15 +165,7 @@ struct Target {
     else
       return __builtin_amdgcn_ballot_w64(vote);
   }
-  static __device__ std::uint64_t warp_or(std::uint64_t bits) {
-    for (int mask = lanes / 2; mask > 0; mask /= 2) {
-      int const from = (lane() ^ mask) * 4;  // a lane is addressed by its bytes
-      bits |= join(__builtin_amdgcn_ds_bpermute(from, static_cast<int>(bits)),
-                   __builtin_amdgcn_ds_bpermute(from, static_cast<int>(bits >> 32)));
-    }
-    return join(__builtin_amdgcn_readfirstlane(static_cast<int>(bits)),
-                __builtin_amdgcn_readfirstlane(static_cast<int>(bits >> 32)));
-  }
+  static __device__ std::uint32_t from_lane_0(std::uint32_t value) { return __builtin_amdgcn_readfirstlane(value); }
   //! fp32 products that stay apart from the sum, so that all machines agree on the bits.
   static __device__ float product(float a, float b) {
     float p = a * b;
@@ -180,9 +182,6 @@ struct Target {
     std::uint32_t word[sizeof(T) / 4];
   };
 
-  static __device__ std::uint64_t join(int low, int high) {
-    return (std::uint64_t{static_cast<std::uint32_t>(high)} << 32) | static_cast<std::uint32_t>(low);
-  }
   static __device__ void wait_for_stores() {
 #if defined(__GFX12__)
     asm volatile("s_wait_storecnt 0x0" ::: "memory");

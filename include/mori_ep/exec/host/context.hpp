@@ -80,8 +80,9 @@ class Context {
  public:
   static constexpr int lanes = 1;
   static constexpr int kTokensCountedAlone = 64;
-  static constexpr int row_warps(int warps) noexcept { return warps; }
-  static constexpr int warps_per_row(std::size_t) noexcept { return 1; }
+  static constexpr int telling_warps(int warps) noexcept { return warps; }
+  static constexpr int row_parts(std::size_t) noexcept { return 1; }
+  static constexpr int most_row_parts(std::size_t) noexcept { return 1; }
   static constexpr int warps_per_sum(std::size_t) noexcept { return 1; }
 
   Context(BlockState& block_state, int block, int blocks, int warp, int warps, bool streaming) noexcept
@@ -108,10 +109,12 @@ class Context {
     std::atomic_ref<std::uint32_t>(*word).fetch_add(value, std::memory_order_relaxed);
   }
 
-  template <class Visit>
-  void for_each_vote(std::uint64_t bits, Visit&& visit) const noexcept {
-    for (; bits != 0; bits &= bits - 1) visit(std::countr_zero(bits), std::uint64_t{1});
+  [[nodiscard]] std::uint32_t draw(std::uint32_t* word) const noexcept {
+    return std::atomic_ref<std::uint32_t>(*word).fetch_add(1, std::memory_order_relaxed);
   }
+  [[nodiscard]] std::uint32_t broadcast(std::uint32_t value) const noexcept { return value; }
+  [[nodiscard]] std::uint64_t ballot(bool vote) const noexcept { return vote ? 1 : 0; }
+  void warp_or(std::uint32_t* word, std::uint32_t bits) const noexcept { *word |= bits; }
 
   template <class T>
   T* shared(std::size_t count) noexcept {
@@ -136,18 +139,20 @@ class Context {
   void store(T* p, std::type_identity_t<T> value) const noexcept {
     *p = value;
   }
-  void copy(void* to, const void* from, std::size_t bytes) const noexcept { std::memcpy(to, from, bytes); }
-  template <class Locate>
-  void copy_pieces(std::int32_t n, std::size_t bytes, std::uintptr_t, std::int32_t first, std::int32_t step,
-                   Locate&& locate) const noexcept {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
-    for (std::int32_t i = first; i < n; i += step)
-      if (locate(i, to, from)) std::memcpy(to, from, bytes);
+  template <class T>
+  void store_streaming(T* p, std::type_identity_t<T> value) const noexcept {
+    *p = value;
+  }
+  template <class T, class Piece>
+  void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) const noexcept {
+    for (std::int32_t i = 0; i < n; ++i, to += words)
+      std::memcpy(to, piece(i), static_cast<std::size_t>(words) * sizeof(T));
   }
 
-  void multicast_row(const std::byte* src, std::byte* const* dst, int n, std::size_t bytes, int part,
+  template <class Place>
+  void multicast_row(const std::byte* src, std::byte* const* dst, Place&& place, std::size_t bytes, int part,
                      int parts) const noexcept {
+    int const n = place();
     Span const span = Span::part(bytes, part, parts);
     streaming_ ? host::multicast_row<true>(src, dst, n, span) : host::multicast_row<false>(src, dst, n, span);
   }

@@ -142,11 +142,12 @@ struct CombineKernel {
       auto const row = static_cast<std::size_t>(r);
       if (x != nullptr) {
         std::byte* target = port.peers.template mine<std::byte>(set.combine_x) + row * row_bytes;
-        ctx.multicast_row(x + row * x_stride, &target, 1, row_bytes, 0, 1);
+        ctx.multicast_row(
+            x + row * x_stride, &target, [] { return 1; }, row_bytes, 0, 1);
       }
       if (weights != nullptr)
-        ctx.copy(port.peers.template mine<float>(set.combine_weights) + row * k, weights + row * weights_stride,
-                 k * sizeof(float));
+        ctx.pack(port.peers.template mine<float>(set.combine_weights) + row * k, 1, topk,
+                 [&](std::int32_t) { return weights + row * weights_stride; });
     }
   }
 

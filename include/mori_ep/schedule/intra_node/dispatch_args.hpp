@@ -36,6 +36,13 @@ struct DispatchArgs {
     return x + static_cast<std::size_t>(token) * x_stride;
   }
 
+  [[nodiscard]] MORI_EP_HD const float* weights_of(std::int32_t token) const {
+    return weights + static_cast<std::size_t>(token) * weights_stride;
+  }
+  [[nodiscard]] MORI_EP_HD const std::byte* scales_of(std::int32_t token) const {
+    return scales + static_cast<std::size_t>(token) * scales_stride;
+  }
+
   static constexpr std::int32_t kIdsAtOnce = 8;
   //! @brief Ids [first, first + kIdsAtOnce) of token t, kNoExpert past topk. All are read before the first is looked at:
   //!        on a GPU the reads are what takes time.
@@ -57,20 +64,6 @@ struct DispatchArgs {
       for (std::int32_t i = 0; i < kIdsAtOnce; ++i)
         id[i] = first + i < topk ? ctx.load(row + i) : static_cast<Index>(routing::kNoExpert);
     }
-  }
-  //! @brief The ranks of one window that token t goes to, as bits; none past the last token.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_CALL MORI_EP_HD std::uint64_t ranks_of(Ctx ctx, std::int32_t t, std::int32_t end,
-                                                               std::int32_t window) const {
-    std::uint64_t ranks = 0;
-    MORI_EP_ROLLED
-    for (std::int32_t first = 0; first < topk && t < end; first += kIdsAtOnce) {
-      Index id[kIdsAtOnce];
-      read_ids(ctx, t, first, id);
-      MORI_EP_UNROLL
-      for (std::int32_t k = 0; k < kIdsAtOnce; ++k) ranks |= routing::window_bit(placement.rank_of(id[k]), window);
-    }
-    return ranks;
   }
 
   //! @brief The words of `peer` that the blocks of `source` write.
@@ -96,90 +89,69 @@ struct DispatchArgs {
   }
 };
 
-//! @brief One copy of a token of the batch: the rank it goes to, the token's slot in the batch, and its row there.
-struct Copy {
-  std::uint16_t rank, slot;
-  std::uint32_t row;
-};
-
-//! @brief A block's scratch during a dispatch.
+//! @brief A block's scratch during a dispatch. Votes say which tokens go to which rank: a word per tile of tokens and rank,
+//!        a bit per token. Those of one window of tokens are here at a time.
 template <class PeerRef>
 struct DispatchScratch {
-  enum Flag : std::int32_t {
-    kStopped = 0,
-    kUnheard,
-    kInvalid,
-    kInvalidTold,
-    kReceived,
-    kMissing,
-    kDropped,
-    kLast,
-    kFlags
-  };
-  static constexpr std::int32_t kTile = 64;  // tokens whose votes fit a word
+  enum Flag : std::int32_t { kStopped = 0, kUnheard, kInvalid, kInvalidTold, kReceived, kMissing, kLast, kFlags };
+  static constexpr std::int32_t kTile = 32;         // tokens whose votes fit a word
+  static constexpr std::int32_t kTilesOfRun = 8;    // that one thread numbers
+  static constexpr std::int32_t kFewestTiles = 16;  // of a window
+  static constexpr std::int32_t kTilesAtOnce = 2;   // that a warp of the widest machine marks
 
   PeerRef peers;            // through `table`
   std::byte** table;        // [W] arena bases
   std::uint32_t* flags;     // [kFlags]
+  std::uint32_t* before;    // [W] rows of earlier ranks, and of tokens before the window
   std::uint32_t* total;     // [W] rows of all tokens, by destination (when the blocks share the counting)
-  std::uint32_t* before;    // [W] rows of earlier ranks and of tokens before the batch: its first row
+  std::uint32_t* experts;   // [E] rows of the tokens that this block counts, by expert
+  std::uint32_t* received;  // [E_r] rows received, by local expert
   std::uint32_t* rows;      // [W] rows that each source sends here
   std::uint32_t* blocks;    // [W] how many blocks of each source send rows
-  std::uint32_t* experts;   // [E] rows of all tokens, by expert
-  std::uint32_t* received;  // [E_r] rows received, by local expert
-  std::uint32_t* by_warp;   // [warps][W] rows of the tokens that each warp counted
-  std::uint32_t* earlier;   // [warps][W] those before this block's tokens
-  std::uint64_t* ranks;     // [windows][batch] the ranks each token goes to, as bits, 64 to a window
-  std::uint64_t* voters;    // [tiles][W] which tokens of a tile go to each rank, as bits
-  std::uint32_t* start;     // [tiles][W + 1] where each rank's copies start among those of a tile; how many there are
-  Copy* copies;             // [tiles][kTile * K] the copies of a tile, rank by rank: neighbours have neighbouring rows
-  std::byte** targets;      // [batch][K] the rows of each token, in ascending rank order
-  routing::RouteEntry* routes;  // [batch][K] the same, for the ticket
-  std::int32_t* count;          // [batch] how many
+  std::uint32_t* votes;     // [tiles][W]
+  std::uint32_t* first;     // [tiles][W] rows of the window's earlier tiles
+  std::uint32_t* runs;      // [tiles / kTilesOfRun][W] rows of a run of tiles
+  // of this warp:
+  std::byte** targets;   // [K] the rows of the token that it moves, in ascending rank order
+  std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
+  std::uint32_t* marks;  // [kTilesAtOnce][W] votes of the tokens that it counts
 
-  //! @brief How many tokens a block places at once: their copies lie in its scratch.
-  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t batch_tokens(std::int32_t topk) noexcept {
-    return topk <= 8 ? 128 : 1024 / topk;
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t world) noexcept {
+    std::int32_t const fit = 2048 / world / kTilesOfRun * kTilesOfRun;
+    return fit > 128 ? 128 : fit < kFewestTiles ? kFewestTiles : fit;
   }
-  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t topk) noexcept {
-    return (batch_tokens(topk) + kTile - 1) / kTile;
-  }
-  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t windows(std::int32_t world) noexcept {
-    return (world + 63) / 64;
+  //! @brief How many words are added to, and start at zero.
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t sums(std::int32_t world, std::int32_t experts) noexcept {
+    return kFlags + 2 * world + 2 * experts;
   }
   [[nodiscard]] static constexpr std::size_t bytes(int world, int experts, int topk, int warps) noexcept {
-    auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(warps),
-               k = static_cast<std::size_t>(topk), batch = static_cast<std::size_t>(batch_tokens(topk)),
-               t = static_cast<std::size_t>(tiles(topk)), v = static_cast<std::size_t>(windows(world));
-    return w * sizeof(std::byte*) + sizeof(std::uint64_t) * (v * batch + t * w) + t * kTile * k * sizeof(Copy) +
-           batch * (k * (sizeof(routing::RouteEntry) + sizeof(std::byte*)) + sizeof(std::int32_t)) +
-           sizeof(std::uint32_t) * (kFlags + t * (w + 1) + w * (4 + 2 * n) + 2 * static_cast<std::size_t>(experts)) +
-           192;
+    auto const words = static_cast<std::size_t>(sums(world, experts) + 2 * world +
+                                                (2 * tiles(world) + tiles(world) / kTilesOfRun) * world +
+                                                warps * (kTile + kTilesAtOnce * world));
+    auto const pointers = static_cast<std::size_t>(world + warps * topk);
+    return words * sizeof(std::uint32_t) + pointers * sizeof(std::byte*) + 64;
   }
   template <class Ctx>
   static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t experts, std::int32_t topk) {
-    auto const w = static_cast<std::size_t>(far.world), warps = static_cast<std::size_t>(ctx.warps()),
-               k = static_cast<std::size_t>(topk), batch = static_cast<std::size_t>(batch_tokens(topk)),
-               e = static_cast<std::size_t>(experts);
+    std::int32_t const world = far.world, window = tiles(world) * world;
+    auto const words = [&](std::int32_t n) { return ctx.template shared<std::uint32_t>(static_cast<std::size_t>(n)); };
+    auto const pointers = [&](std::int32_t n) { return ctx.template shared<std::byte*>(static_cast<std::size_t>(n)); };
     DispatchScratch s;
-    s.table = ctx.template shared<std::byte*>(w);
+    s.table = pointers(world);
     s.peers = far.with_table(s.table);
-    s.copies = ctx.template shared<Copy>(static_cast<std::size_t>(tiles(topk) * kTile) * k);
-    s.routes = ctx.template shared<routing::RouteEntry>(batch * k);
-    s.targets = ctx.template shared<std::byte*>(batch * k);
-    s.ranks = ctx.template shared<std::uint64_t>(batch * static_cast<std::size_t>(windows(far.world)));
-    s.voters = ctx.template shared<std::uint64_t>(w * static_cast<std::size_t>(tiles(topk)));
-    s.start = ctx.template shared<std::uint32_t>((w + 1) * static_cast<std::size_t>(tiles(topk)));
-    s.count = ctx.template shared<std::int32_t>(batch);
-    s.flags = ctx.template shared<std::uint32_t>(kFlags);
-    s.total = ctx.template shared<std::uint32_t>(4 * w);
-    s.before = s.total + w;
-    s.rows = s.before + w;
-    s.blocks = s.rows + w;
-    s.by_warp = ctx.template shared<std::uint32_t>(2 * warps * w);
-    s.earlier = s.by_warp + warps * w;
-    s.experts = ctx.template shared<std::uint32_t>(2 * e);
-    s.received = s.experts + e;
+    s.targets = pointers(ctx.warps() * topk) + ctx.warp() * topk;
+    s.flags = words(sums(world, experts) + 2 * world);
+    s.before = s.flags + kFlags;
+    s.total = s.before + world;
+    s.experts = s.total + world;
+    s.received = s.experts + experts;
+    s.rows = s.received + experts;
+    s.blocks = s.rows + world;
+    s.votes = words(2 * window + window / kTilesOfRun);
+    s.first = s.votes + window;
+    s.runs = s.first + window;
+    s.marks = words(ctx.warps() * (kTilesAtOnce * world + kTile)) + ctx.warp() * (kTilesAtOnce * world + kTile);
+    s.tokens = reinterpret_cast<std::int32_t*>(s.marks + kTilesAtOnce * world);
     return s;
   }
 };

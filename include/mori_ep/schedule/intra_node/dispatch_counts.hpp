@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! @file The count exchange of a dispatch: from expert ids to the first row of this block's tokens on every rank.
+//! @file The count exchange of a dispatch: from expert ids to the first row of each tile of tokens on every rank.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,19 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief One block's part in it. The steps in order: `count_rows`, a block_sync, `share` or `fold_earlier`,
-//!        `announce_rows` and `announce_experts` by the blocks that tell a peer, `hear` by those that must know, and
-//!        `tally_experts` instead of announce_experts when the blocks share the counting.
+//! @brief One block's part in it. The steps in order: `vote`; `hear_votes` when the blocks share the counting, else a
+//!        block_sync; `announce` by the blocks that tell a peer, `number` and `hear` by those that must know;
+//!        `tally_experts` when shared; `hear_experts` by one block.
 template <class PeerRef, routing::IndexType Index>
 struct CountExchange {
+  using Args = DispatchArgs<PeerRef, Index>;
   using Scratch = DispatchScratch<PeerRef>;
 
-  const DispatchArgs<PeerRef, Index>& args;
+  const Args& args;
   const Scratch& s;
   std::uint32_t epoch;
   std::int32_t count;  // this rank's tokens
-  TokenRange run;      // this block's
-  bool shared;         // does every block count its own tokens only?
+  bool shared;         // does every block count some tokens only?
 
   //! @brief This block tells a peer, and must know all of this rank's counts for it.
   template <class Ctx>
@@ -29,101 +29,137 @@ struct CountExchange {
     return ctx.block() < args.placement.world();
   }
 
-  //! @brief The ranks, of the first 64, that the first token goes to which this thread counts: read early, since on a GPU
-  //!        the reads are what takes time.
+  //! @brief How many tokens a warp counts at once, in whole tiles.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::uint64_t first_ranks(Ctx& ctx) const {
-    return args.ranks_of(ctx, (shared ? run.begin : 0) + thread(ctx), shared ? run.end : count, 0);
+  static constexpr std::int32_t kChunk = Ctx::lanes > Scratch::kTile ? Ctx::lanes : Scratch::kTile;
+
+  //! @brief The first token that this thread counts, when every block counts all.
+  template <class Ctx>
+  [[nodiscard]] static MORI_EP_HD std::int32_t first_token(Ctx& ctx) {
+    return ctx.warp() * kChunk<Ctx> + ctx.lane();
   }
 
-  //! @brief Counts rows by destination, warp by warp: of this block's tokens, or of all and of those before them. Keeps
-  //!        the ranks of the first `batch` tokens for placing.
+  //! @brief Counts tokens: all of them, or this block's share when the blocks share the counting. `early`: `ids` has those
+  //!        of this thread's first token.
   template <class Ctx>
-  MORI_EP_HD void count_rows(Ctx& ctx, TokenRange batch, std::uint64_t first) const {
-    std::int32_t const world = args.placement.world(), most = Scratch::batch_tokens(args.topk);
-    std::uint32_t* all = s.by_warp + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
-    std::uint32_t* earlier = s.earlier + static_cast<std::ptrdiff_t>(ctx.warp()) * world;
-    by_lane(ctx, world, [&](std::int32_t d) { all[d] = earlier[d] = 0; });
-    ctx.warp_sync();
-    std::int32_t const begin = shared ? run.begin : 0, end = shared ? run.end : count;
+  MORI_EP_HD void vote(Ctx& ctx, bool early, Index (&ids)[Args::kIdsAtOnce]) const {
+    std::int32_t const chunks = (count + kChunk<Ctx> - 1) / kChunk<Ctx>;
+    bool const counts_experts = shared || announces(ctx);
     MORI_EP_ROLLED
-    for (std::int32_t at = begin + ctx.warp() * Ctx::lanes; at < end; at += threads(ctx)) {
-      std::int32_t const t = at + ctx.lane();
+    for (std::int32_t chunk = shared ? ctx.block() + ctx.blocks() * ctx.warp() : ctx.warp(); chunk < chunks;
+         chunk += (shared ? ctx.blocks() : 1) * ctx.warps()) {
+      std::int32_t const world = args.placement.world(), tile = chunk * (kChunk<Ctx> / Scratch::kTile);
+      by_lane(ctx, Scratch::kTilesAtOnce * world, [&](std::int32_t i) { s.marks[i] = 0; });
+      ctx.warp_sync();
       MORI_EP_ROLLED
-      for (std::int32_t window = 0; 64 * window < world; ++window) {
-        std::uint64_t const ranks =
-            window == 0 && t == begin + thread(ctx) ? first : args.ranks_of(ctx, t, end, window);
-        if (t >= batch.begin && t < batch.end) s.ranks[window * most + t - batch.begin] = ranks;
-        ctx.for_each_vote(ranks, [&](std::int32_t bit, std::uint64_t voters) {
-          all[64 * window + bit] += static_cast<std::uint32_t>(routing::count_bits(voters));
-          earlier[64 * window + bit] +=
-              static_cast<std::uint32_t>(routing::count_bits(voters & routing::low_bits(run.begin - at)));
-        });
+      for (std::int32_t i = ctx.lane(); i < kChunk<Ctx>; i += Ctx::lanes) {
+        std::int32_t const t = chunk * kChunk<Ctx> + i;
+        std::uint32_t* marks = s.marks + i / Scratch::kTile * world;
+        MORI_EP_ROLLED
+        for (std::int32_t from = 0; from < args.topk && t < count; from += Args::kIdsAtOnce, early = false) {
+          if (!early) args.read_ids(ctx, t, from, ids);
+          mark(ctx, marks, std::uint32_t{1} << (i % Scratch::kTile), ids);
+          if (counts_experts) count_experts(ctx, t, from, ids);
+        }
       }
+      ctx.warp_sync();
+      auto* words = votes_of(tile);
+      std::int32_t const marked = (kChunk<Ctx> / Scratch::kTile) * world;
+      by_lane(ctx, marked, [&](std::int32_t i) {
+        if (!shared)
+          s.votes[tile * world + i] = s.marks[i];
+        else if (tile * Scratch::kTile + i / world * Scratch::kTile < count)
+          ctx.post(words + i, epoch, s.marks[i]);
+      });
+      ctx.warp_sync();
     }
   }
 
-  //! @brief After the block has met: this block's tokens start behind those before them.
+  //! @brief The votes that the blocks of this rank have posted, as words that are whole by themselves: adds all to `total`
+  //!        and keeps the first window's. False when a block did not come.
   template <class Ctx>
-  MORI_EP_HD void fold_earlier(Ctx& ctx) const {
-    by_thread(ctx, args.placement.world(),
-              [&](std::int32_t d) { ctx.shared_add(s.before + d, over_warps(ctx, s.earlier, d)); });
-  }
-
-  //! @brief The blocks of this rank tell each other their counts, as words that are whole by themselves. False when one
-  //!        did not come.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool share(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
-    auto* words = s.peers.template at<std::uint64_t>(me, args.set.block_counts);
-    by_thread(ctx, world, [&](std::int32_t d) {
-      ctx.post(words + static_cast<std::ptrdiff_t>(ctx.block()) * world + d, epoch, over_warps(ctx, s.by_warp, d));
-    });
+  [[nodiscard]] MORI_EP_HD bool hear_votes(Ctx& ctx) const {
+    std::int32_t const world = args.placement.world(), words = tiles_of(count) * world;
     MORI_EP_ROLLED
-    for (std::int32_t i = thread(ctx); i < ctx.blocks() * world; i += threads(ctx)) {
-      std::uint32_t rows = 0;
-      if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, me, &rows, exec::WaitOrder::none)) {
+    for (std::int32_t i = thread(ctx); i < words; i += threads(ctx)) {
+      std::uint32_t votes = 0;
+      if (!args.port.await(ctx, votes_of(0) + i, epoch, Phase::dispatch_counts, args.port.peers.rank, &votes,
+                           exec::WaitOrder::none)) {
         ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
         break;
       }
-      std::int32_t const block = i / world, d = i - block * world;
-      ctx.shared_add(s.total + d, rows);
-      if (block < ctx.block()) ctx.shared_add(s.before + d, rows);
+      if (i < Scratch::tiles(world) * world) s.votes[i] = votes;
+      ctx.shared_add(s.total + i % world, static_cast<std::uint32_t>(routing::count_bits(votes)));
     }
     ctx.block_sync();
     return s.flags[Scratch::kUnheard] == 0;
   }
 
-  //! @brief The blocks share the peers out. The counts order what this rank's stream did before this launch (reading the
-  //!        rows of the last epoch) before a peer sees this epoch.
+  //! @brief The votes of the window that begins at token `begin`, which is not the first; `before` moves on to it.
   template <class Ctx>
-  MORI_EP_HD void announce_rows(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
-    auto const senders = static_cast<std::uint32_t>(count < ctx.blocks() ? count : ctx.blocks());
-    by_thread(ctx, world + 1, [&](std::int32_t i) {
-      std::uint32_t const payload = i == world ? senders : shared ? s.total[i] : over_warps(ctx, s.by_warp, i);
+  MORI_EP_HD void turn_window(Ctx& ctx, std::int32_t begin) const {
+    std::int32_t const world = args.placement.world(), last = (Scratch::tiles(world) - 1) * world;
+    ctx.block_sync();
+    by_thread(ctx, world, [&](std::int32_t d) {
+      s.before[d] += s.first[last + d] + static_cast<std::uint32_t>(routing::count_bits(s.votes[last + d]));
+    });
+    ctx.block_sync();
+    by_thread(ctx, window_tiles(begin) * world, [&](std::int32_t i) {
+      std::uint32_t votes = 0;  // there, since it has been heard before
+      (void)args.port.await(ctx, votes_of(begin / Scratch::kTile) + i, epoch, Phase::dispatch_counts,
+                            args.port.peers.rank, &votes, exec::WaitOrder::none);
+      s.votes[i] = votes;
+    });
+    ctx.block_sync();
+    number(ctx, begin);
+    ctx.block_sync();
+  }
+
+  //! @brief Counts the window's rows before each of its tiles. The block has met since the votes came.
+  template <class Ctx>
+  MORI_EP_HD void number(Ctx& ctx, std::int32_t begin) const {
+    std::int32_t const world = args.placement.world(), tiles = window_tiles(begin),
+                       runs = (tiles + Scratch::kTilesOfRun - 1) / Scratch::kTilesOfRun;
+    auto const walk = [&](std::int32_t i, std::uint32_t rows, bool keeps) {
+      std::int32_t const run = i / world, d = i - run * world, end = (run + 1) * Scratch::kTilesOfRun;
       MORI_EP_ROLLED
-      for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks())
-        ctx.signal_after_launch(args.counts_of(s.peers, peer, me, epoch) + i, epoch, payload);
+      for (std::int32_t tile = run * Scratch::kTilesOfRun; tile < tiles && tile < end; ++tile) {
+        if (keeps) s.first[tile * world + d] = rows;
+        rows += static_cast<std::uint32_t>(routing::count_bits(s.votes[tile * world + d]));
+      }
+      return rows;
+    };
+    if (runs > 1) {
+      by_thread(ctx, runs * world, [&](std::int32_t i) { s.runs[i] = walk(i, 0, false); });
+      ctx.block_sync();
+    }
+    by_thread(ctx, runs * world, [&](std::int32_t i) {
+      std::uint32_t rows = 0;
+      MORI_EP_ROLLED
+      for (std::int32_t earlier = i - world; earlier >= 0; earlier -= world) rows += s.runs[earlier];
+      (void)walk(i, rows, true);
     });
   }
 
-  //! @brief One row per expert that a token names, for the experts of the peers that this block tells, and the ids that
-  //!        name nothing but are not kNoExpert, in words that are whole by themselves. For blocks that count all tokens.
+  //! @brief The blocks share the peers out and tell each: the rows for every rank, and, when every block counts, the rows
+  //!        for each of the peer's experts and the ids that name nothing but are not kNoExpert, one row per expert that a
+  //!        token names. The counts order what this rank's stream did before this launch (reading the rows of the last
+  //!        epoch) before a peer sees this epoch; the others are words that are whole by themselves.
   template <class Ctx>
-  MORI_EP_HD void announce_experts(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
-    bool const one_peer = ctx.blocks() >= world;
-    for_each_expert(ctx, 0, count, thread(ctx), threads(ctx), [&](Index id, std::int32_t rank) {
-      if (rank < 0)
-        ctx.shared_add(s.flags + Scratch::kInvalid, 1u);
-      else if (one_peer ? rank == ctx.block() : rank % ctx.blocks() == ctx.block())
-        ctx.shared_add(s.experts + id, 1u);
-    });
-    ctx.block_sync();
+  MORI_EP_HD void announce(Ctx& ctx) const {
+    std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
+    std::int32_t const local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
-      auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
+      auto* counts = args.counts_of(s.peers, peer, me, epoch);
+      by_thread(ctx, world + 1, [&](std::int32_t d) {
+        ctx.signal_after_launch(counts + d, epoch,
+                                d == world ? static_cast<std::uint32_t>(ctx.blocks())
+                                : shared   ? s.total[d]
+                                           : all_rows(d));
+      });
+      if (shared) continue;
+      auto* words = args.expert_counts_of(s.peers, peer, me, epoch);
       by_thread(ctx, local_experts + 1, [&](std::int32_t e) {
         ctx.post(words + e, epoch,
                  e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]);
@@ -131,14 +167,15 @@ struct CountExchange {
     }
   }
 
-  //! @brief The same when the blocks share the counting, by one warp of each: a tally in this rank's memory, and the last
-  //!        block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
+  //! @brief The expert counts when the blocks share the counting, by one warp of each: a tally in this rank's memory, and
+  //!        the last block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
   template <class Ctx>
   MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
     std::int32_t const experts = args.placement.experts(), local_experts = args.placement.experts_per_rank();
-    auto* tally = s.peers.template at<std::uint32_t>(args.port.peers.rank, args.set.expert_tally);
-    for_each_expert(ctx, run.begin, run.end, ctx.lane(), Ctx::lanes, [&](Index id, std::int32_t rank) {
-      ctx.tally(tally + (rank < 0 ? static_cast<Index>(experts) : id), 1u);
+    auto* tally = args.port.peers.template mine<std::uint32_t>(args.set.expert_tally);
+    by_lane(ctx, experts + 1, [&](std::int32_t i) {
+      std::uint32_t const rows = i == experts ? s.flags[Scratch::kInvalid] : s.experts[i];
+      if (rows != 0) ctx.tally(tally + i, rows);
     });
     ctx.warp_sync();
     if (ctx.lane() == 0) s.flags[Scratch::kLast] = ctx.arrive(&state->blocks_tallied) ? 1 : 0;
@@ -184,32 +221,69 @@ struct CountExchange {
     return s.flags[Scratch::kUnheard] == 0;
   }
 
- private:
-  using Args = DispatchArgs<PeerRef, Index>;
-
+  //! @brief The expert counts of all ranks, into `received`; by thread `first` of `step`. Raises kMissing when a peer did
+  //!        not come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::uint32_t over_warps(Ctx& ctx, const std::uint32_t* counts, std::int32_t d) const {
-    std::uint32_t sum = 0;
+  MORI_EP_HD void hear_experts(Ctx& ctx, std::int32_t first, std::int32_t step) const {
+    std::int32_t const me = args.port.peers.rank, each = args.placement.experts_per_rank() + 1;
+    auto* words = args.expert_counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
-    for (std::int32_t w = 0; w < ctx.warps(); ++w) sum += counts[w * args.placement.world() + d];
-    return sum;
+    for (std::int32_t i = first; i < args.placement.world() * each; i += step) {
+      std::int32_t const source = i / each, e = i - source * each;
+      std::uint32_t rows = 0;
+      if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &rows, exec::WaitOrder::none)) {
+        ctx.shared_add(s.flags + Scratch::kMissing, 1u);
+        break;
+      }
+      if (e + 1 < each)
+        ctx.shared_add(s.received + e, rows);
+      else if (source == me)
+        s.flags[Scratch::kInvalidTold] = rows;
+    }
   }
 
-  //! Calls `visit(id, rank)` for each distinct expert that each token names, and for ids that name nothing (rank -1);
-  //! tokens [begin, end) from the `first`-th on, every `step`-th.
-  template <class Ctx, class Visit>
-  MORI_EP_HD void for_each_expert(Ctx& ctx, std::int32_t begin, std::int32_t end, std::int32_t first, std::int32_t step,
-                                  Visit&& visit) const {
+ private:
+  [[nodiscard]] static MORI_EP_HD std::int32_t tiles_of(std::int32_t tokens) {
+    return (tokens + Scratch::kTile - 1) / Scratch::kTile;
+  }
+  //! How many tiles the window that begins at token `begin` has.
+  [[nodiscard]] MORI_EP_HD std::int32_t window_tiles(std::int32_t begin) const {
+    std::int32_t const left = tiles_of(count - begin), most = Scratch::tiles(args.placement.world());
+    return left < most ? left : most;
+  }
+  [[nodiscard]] MORI_EP_HD std::uint64_t* votes_of(std::int32_t tile) const {
+    return args.port.peers.template mine<std::uint64_t>(args.set.votes) +
+           static_cast<std::ptrdiff_t>(tile) * args.placement.world();
+  }
+  //! This rank's rows for rank d, of votes that are all here.
+  [[nodiscard]] MORI_EP_HD std::uint32_t all_rows(std::int32_t d) const {
+    std::int32_t rows = 0;
     MORI_EP_ROLLED
-    for (std::int32_t t = begin + first; t < end; t += step) {
-      const Index* row = args.ids_of(t);
-      MORI_EP_ROLLED
-      for (std::int32_t k = 0; k < args.topk; ++k) {
-        Index const id = ctx.load(row + k);
-        if (id == static_cast<Index>(routing::kNoExpert)) continue;
-        std::int32_t const rank = args.placement.rank_of(id);
-        if (rank < 0 || !routing::named_before(row, k, id)) visit(id, rank);
-      }
+    for (std::int32_t tile = 0; tile < tiles_of(count); ++tile)
+      rows += routing::count_bits(s.votes[tile * args.placement.world() + d]);
+    return static_cast<std::uint32_t>(rows);
+  }
+
+  //! Marks the ranks of one token, in words of this warp.
+  template <class Ctx>
+  MORI_EP_HD void mark(Ctx& ctx, std::uint32_t* marks, std::uint32_t bit, const Index (&ids)[Args::kIdsAtOnce]) const {
+    MORI_EP_UNROLL
+    for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k)
+      if (std::int32_t const rank = args.placement.rank_of(ids[k]); rank >= 0) ctx.warp_or(marks + rank, bit);
+  }
+  //! One row for each distinct expert among `ids`, which are ids [from, from + kIdsAtOnce) of token t.
+  template <class Ctx>
+  MORI_EP_HD void count_experts(Ctx& ctx, std::int32_t t, std::int32_t from,
+                                const Index (&ids)[Args::kIdsAtOnce]) const {
+    MORI_EP_UNROLL
+    for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k) {
+      bool named = ids[k] == static_cast<Index>(routing::kNoExpert);
+      MORI_EP_UNROLL
+      for (std::int32_t j = 0; j < k; ++j) named |= ids[j] == ids[k] && args.placement.rank_of(ids[k]) >= 0;
+      if (named ||
+          (from > 0 && args.placement.rank_of(ids[k]) >= 0 && routing::named_before(args.ids_of(t), from, ids[k])))
+        continue;
+      ctx.shared_add(args.placement.rank_of(ids[k]) < 0 ? s.flags + Scratch::kInvalid : s.experts + ids[k], 1u);
     }
   }
 };

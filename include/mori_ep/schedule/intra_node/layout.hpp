@@ -56,7 +56,8 @@ struct SetState {
   std::int32_t tokens = 0;           //!< how many tokens the last dispatch brought
   std::uint32_t combine_staged = 0;  //!< blocks of the running combine that have staged their rows
   std::uint32_t blocks_ended = 0;    //!< blocks of all launches on this set that have ended (Exec::kFreeWaits is false)
-  std::uint32_t blocks_tallied = 0;  // blocks of the running dispatch that have counted their experts
+  std::uint32_t blocks_tallied = 0;  //!< blocks of the running dispatch that have counted their experts
+  std::uint32_t parts_drawn = 0;     //!< parts of rows that the warps of the running dispatch have drawn
   routing::RecvTotals totals;
 };
 
@@ -81,7 +82,7 @@ struct SetLayout {
   comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: sums over that rank's experts
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
-  comm::Region block_counts;   //!< [kMaxBlocks][W] signal words: rows that each block of this rank sends
+  comm::Region votes;          //!< [ceil(M / 32)][W] signal words: which of 32 tokens go to each rank, as bits
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
@@ -135,7 +136,8 @@ struct Layout {
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
-      set.block_counts = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
+      set.votes =
+          at.add(w * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + 31) / 32), sizeof(std::uint64_t));
       set.expert_tally = at.add(w * local_experts + 1, sizeof(std::uint32_t));
       set.senders = at.add(w, sizeof(std::uint32_t));
       set.expert_count = at.add(local_experts, sizeof(std::int32_t));

@@ -14,22 +14,6 @@ MORI_EP_HD constexpr bool has(Half halves, Half half) noexcept {
   return (static_cast<std::uint32_t>(halves) & static_cast<std::uint32_t>(half)) != 0;
 }
 
-//! @brief Tokens [begin, end).
-struct TokenRange {
-  std::int32_t begin, end;
-  [[nodiscard]] MORI_EP_HD constexpr std::int32_t count() const noexcept { return end - begin; }
-  //! @brief Part `i` of `parts` nearly equal runs of [first, first + count); the later parts take what is over, since
-  //!        block 0 has other work. One 32-bit division: 64-bit ones cost a GPU a third of a microsecond each.
-  static MORI_EP_HD constexpr TokenRange part(std::int32_t first, std::int32_t count, std::int32_t i,
-                                              std::int32_t parts) noexcept {
-    std::int32_t const each = count / parts, spared = parts - count % parts;
-    std::int32_t const begin = first + each * i + (i > spared ? i - spared : 0);
-    return {begin, begin + each + (i >= spared ? 1 : 0)};
-  }
-};
-static_assert(TokenRange::part(0, 10, 0, 4).count() == 2 && TokenRange::part(0, 10, 3, 4).end == 10);
-static_assert(TokenRange::part(5, 3, 1, 4).begin == 5 && TokenRange::part(5, 3, 1, 4).end == 6);
-
 //! @brief How `warps` warps of a block share tokens: groups of `parts` warps take every groups-th token, and the warps of
 //!        a group share its row: `wanted` of them, more when there are too few tokens to use all.
 struct WarpShare {

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+//! @file From votes to rows: where each copy of a token goes, its payload, and what travels beside it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mori_ep/schedule/intra_node/dispatch_args.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+//! @brief One block's part in sending the tokens of a window, once it is known where their rows begin. Weighted: the ticket
+//!        keeps each copy's weight.
+//!
+//! The warps of all blocks take parts of rows as they come free: memory serves some multiprocessors faster than others,
+//! and what is written at one time lies together. Each warp's first part is its by number; later ones are drawn from a
+//! counter, one ahead of need, so that drawing costs no time. Block 0, which has other work first, draws all.
+template <class PeerRef, routing::IndexType Index, bool Weighted>
+struct RowSender {
+  using Scratch = DispatchScratch<PeerRef>;
+
+  const DispatchArgs<PeerRef, Index>& args;
+  const Scratch& s;
+  std::uint32_t* drawn;     // how many parts of this dispatch have been drawn
+  std::int32_t parts;       // of a row
+  std::int32_t begin, end;  // the window's tokens
+  std::int32_t unit = 0;    // this warp's next part of a row: token * parts + part
+
+  //! @brief How many parts a row has: more when there are too few tokens for all warps.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD static std::int32_t parts_of(Ctx& ctx, std::size_t row_bytes, std::int32_t tokens) {
+    std::int32_t const warps = ctx.blocks() * ctx.warps(), most = Ctx::most_row_parts(row_bytes);
+    std::int32_t parts = Ctx::row_parts(row_bytes);
+    while (2 * parts <= most && tokens * parts < warps) parts *= 2;
+    return parts;
+  }
+  //! @brief This warp's first part.
+  template <class Ctx>
+  MORI_EP_HD void begin_rows(Ctx& ctx) {
+    unit = ctx.block() == 0 ? unit_of(ctx, ctx.draw(drawn)) : ctx.warp() * (ctx.blocks() - 1) + ctx.block() - 1;
+  }
+
+  //! @brief Brings this warp's part nearer, if it is one of this window.
+  template <class Ctx>
+  MORI_EP_HD void prefetch(Ctx& ctx) const {
+    std::int32_t const t = unit / parts;
+    if (t < end) ctx.prefetch_row(args.row_of(t), args.row_bytes, unit - t * parts, parts);
+  }
+
+  //! @brief Sends this warp's parts of the window's rows; of the payload's warps the others first tell what travels beside
+  //!        the rows.
+  template <class Ctx>
+  MORI_EP_HD void send(Ctx& ctx) {
+    std::int32_t const tellers = Ctx::telling_warps(ctx.warps()), first = ctx.warp() - (ctx.warps() - tellers);
+    if (first >= 0) send_beside(ctx, ctx.block() + ctx.blocks() * first, ctx.blocks() * tellers);
+    MORI_EP_ROLLED
+    for (std::int32_t t = unit / parts; t < end; t = unit / parts) {
+      std::int32_t const part = unit - t * parts;
+      std::uint32_t const drawn_now = ctx.draw(drawn);
+      ctx.multicast_row(
+          args.row_of(t), s.targets, [&] { return place(ctx, t, part == 0); }, args.row_bytes, part, parts);
+      unit = unit_of(ctx, drawn_now);
+      ctx.warp_sync();  // all have done with these targets
+    }
+  }
+
+ private:
+  //! The parts that are a warp's by number come before those that are drawn.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD std::int32_t unit_of(Ctx& ctx, std::uint32_t drawn_now) const {
+    return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + ctx.warps() * (ctx.blocks() - 1);
+  }
+
+  //! Where the copies of token t go, a rank per lane, in ascending order: fills `targets`, and the ticket's list when
+  //! `keeps`. How many there are, without those that find no room.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD std::int32_t place(Ctx& ctx, std::int32_t t, bool keeps) const {
+    std::int32_t const world = args.placement.world(), tile = (t - begin) / Scratch::kTile * world,
+                       bit = (t - begin) % Scratch::kTile;
+    std::size_t const list = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.routes_per_token);
+    auto* routes = args.port.peers.template mine<routing::RouteEntry>(args.set.routes) + list;
+    auto* factors = args.port.peers.template mine<float>(args.set.route_weights) + list;
+    std::int32_t copies = 0;
+    MORI_EP_ROLLED
+    for (std::int32_t from = 0; from < world; from += Ctx::lanes) {
+      std::int32_t const d = from + ctx.lane() < world ? from + ctx.lane() : 0;
+      std::uint32_t const votes = s.votes[tile + d];
+      std::uint32_t const row = s.before[d] + s.first[tile + d] + votes_below(votes, bit);
+      bool const goes =
+          from + ctx.lane() < world && ((votes >> bit) & 1u) != 0 && row < static_cast<std::uint32_t>(args.capacity);
+      std::uint64_t const going = ctx.ballot(goes);
+      std::int32_t const at = copies + routing::count_bits(going & routing::low_bits(ctx.lane()));
+      copies += routing::count_bits(going);
+      if (!goes) continue;
+      s.targets[at] =
+          s.peers.template at<std::byte>(d, args.set.recv_x) + static_cast<std::size_t>(row) * args.row_bytes;
+      if (keeps) ctx.store_streaming(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
+      if constexpr (Weighted)
+        if (keeps) ctx.store_streaming(factors + at, weight_of(ctx, t, d));
+    }
+    for (std::int32_t at = copies + ctx.lane(); keeps && at < args.routes_per_token; at += Ctx::lanes)
+      ctx.store_streaming(routes + at, routing::RouteEntry{});
+    ctx.warp_sync();
+    return copies;
+  }
+  [[nodiscard]] static MORI_EP_HD std::uint32_t votes_below(std::uint32_t votes, std::int32_t bit) {
+    return static_cast<std::uint32_t>(routing::count_bits(votes & ((std::uint32_t{1} << bit) - 1)));
+  }
+  //! The token's weights over its experts on `rank`.
+  template <class Ctx>
+  MORI_EP_HD float weight_of(Ctx& ctx, std::int32_t t, std::int32_t rank) const {
+    float sum = 0;
+    MORI_EP_ROLLED
+    for (std::int32_t i = 0; args.weights != nullptr && i < args.topk; ++i)
+      if (args.placement.rank_of(ctx.load(args.ids_of(t) + i)) == rank) sum += ctx.load(args.weights_of(t) + i);
+    return sum;
+  }
+
+  //! What travels beside the rows, by warp `first` of `step`: a tile of tokens and a rank at a time, whose rows lie side by
+  //! side there, and the ticket's copy of a tile.
+  template <class Ctx>
+  MORI_EP_HD void send_beside(Ctx& ctx, std::int32_t first, std::int32_t step) const {
+    std::int32_t const each = args.placement.world() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;
+    MORI_EP_ROLLED
+    for (std::int32_t i = first; i < tiles * each; i += step) {
+      std::int32_t const tile = i / each, d = i - tile * each;
+      if (d + 1 == each)
+        keep_routing(ctx, begin + tile * Scratch::kTile);
+      else
+        tell(ctx, tile, d);
+    }
+  }
+
+  //! What rank d gets beside the rows of a tile: source positions, ids, weights, scales.
+  template <class Ctx>
+  MORI_EP_HD void tell(Ctx& ctx, std::int32_t tile, std::int32_t d) const {
+    std::int32_t const place = tile * args.placement.world() + d;
+    std::uint32_t const votes = s.votes[place];
+    std::int64_t const row = std::int64_t{s.before[d]} + s.first[place], room = args.capacity - row;
+    std::int32_t copies = routing::count_bits(votes);
+    if (room < copies) copies = room < 0 ? 0 : static_cast<std::int32_t>(room);
+    if (copies == 0) return;
+    by_lane(ctx, Scratch::kTile, [&](std::int32_t i) {
+      if (((votes >> i) & 1u) != 0) s.tokens[votes_below(votes, i)] = begin + tile * Scratch::kTile + i;
+    });
+    ctx.warp_sync();
+    auto const at = static_cast<std::size_t>(row), k = static_cast<std::size_t>(args.topk);
+    auto* positions = s.peers.template at<std::int32_t>(d, args.set.recv_src_pos) + at;
+    by_lane(ctx, copies, [&](std::int32_t c) {
+      ctx.store_streaming(positions + c, args.port.peers.rank * args.max_tokens + s.tokens[c]);
+    });
+    ctx.pack(s.peers.template at<Index>(d, args.set.recv_ids) + at * k, copies, args.topk,
+             [&](std::int32_t c) { return args.ids_of(s.tokens[c]); });
+    if (args.weights != nullptr)
+      ctx.pack(s.peers.template at<float>(d, args.set.recv_weights) + at * k, copies, args.topk,
+               [&](std::int32_t c) { return args.weights_of(s.tokens[c]); });
+    if (args.scales != nullptr)
+      tell_scales(ctx, s.peers.template at<std::byte>(d, args.set.recv_scales) + at * args.scale_bytes, copies);
+    ctx.warp_sync();  // all have done with these tokens
+  }
+  template <class Ctx>
+  MORI_EP_HD void tell_scales(Ctx& ctx, std::byte* to, std::int32_t copies) const {
+    using Word = std::uint32_t;
+    if ((reinterpret_cast<std::uintptr_t>(args.scales) | args.scales_stride | args.scale_bytes) % sizeof(Word) == 0)
+      ctx.pack(reinterpret_cast<Word*>(to), copies, static_cast<std::int32_t>(args.scale_bytes / sizeof(Word)),
+               [&](std::int32_t c) { return reinterpret_cast<const Word*>(args.scales_of(s.tokens[c])); });
+    else
+      ctx.pack(to, copies, static_cast<std::int32_t>(args.scale_bytes),
+               [&](std::int32_t c) { return args.scales_of(s.tokens[c]); });
+  }
+
+  //! The ids and weights of the tile that begins at token t, for replay.
+  template <class Ctx>
+  MORI_EP_HD void keep_routing(Ctx& ctx, std::int32_t t) const {
+    std::int32_t const tokens = end - t < Scratch::kTile ? end - t : Scratch::kTile;
+    std::size_t const at = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.topk);
+    ctx.pack(args.port.peers.template mine<Index>(args.set.sent_ids) + at, tokens, args.topk,
+             [&](std::int32_t i) { return args.ids_of(t + i); });
+    if (args.weights != nullptr)
+      ctx.pack(args.port.peers.template mine<float>(args.set.sent_weights) + at, tokens, args.topk,
+               [&](std::int32_t i) { return args.weights_of(t + i); });
+  }
+};
+
+}  // namespace mori_ep::schedule::intra_node
