@@ -45,6 +45,7 @@ class ExploreContext {
  public:
   static constexpr int lanes = 1;
   static inline int kTokensCountedAlone = 64;
+  static constexpr int moving_warps(int warps) { return warps; }
   static constexpr int telling_warps(int warps) { return warps > 1 ? warps - 1 : 1; }
   static constexpr int row_parts(std::size_t) { return 1; }
   static constexpr int most_row_parts(std::size_t) { return 2; }

@@ -37,13 +37,14 @@ concept HasBarriers = requires(C c, std::uint32_t* counter) {
 };
 
 //! @brief How a machine likes its work split. Up to `kTokensCountedAlone` tokens every block counts all of them, beyond
-//!        that the blocks share the counting. `telling_warps(warps)` of a block's warps send what travels beside rows before
-//!        they move rows, too. Warps best move a row in `row_parts(bytes)`, or up to `most_row_parts(bytes)` when there are
+//!        that the blocks share the counting. `telling_warps(warps)` of a block's warps, the last, send what travels
+//!        beside rows, and `moving_warps(warps)`, the first, move rows, all of them when there are few. Warps best move a row in `row_parts(bytes)`, or up to `most_row_parts(bytes)` when there are
 //!        few rows; `warps_per_sum(bytes)` of them best share a sum.
 template <class C>
 concept HasWorkSplit = requires {
   { C::kTokensCountedAlone } -> std::convertible_to<int>;
   { C::telling_warps(16) } -> std::same_as<int>;
+  { C::moving_warps(16) } -> std::same_as<int>;
   { C::row_parts(std::size_t{16}) } -> std::same_as<int>;
   { C::most_row_parts(std::size_t{16}) } -> std::same_as<int>;
   { C::warps_per_sum(std::size_t{16}) } -> std::same_as<int>;

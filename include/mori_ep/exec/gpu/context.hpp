@@ -22,6 +22,10 @@ class Context {
  public:
   static constexpr int lanes = Target::lanes;
   static constexpr int kTokensCountedAlone = 512;  // one per thread of a full block: a look, no loop
+#ifndef MOVERS
+#define MOVERS 8
+#endif
+  static MORI_EP_HD constexpr int moving_warps(int warps) { return warps < MOVERS ? warps : MOVERS; }
   static MORI_EP_HD constexpr int telling_warps(int warps) { return (warps + 7) / 8; }
   static MORI_EP_HD constexpr int row_parts(std::size_t bytes) { return (most_row_parts(bytes) + 3) / 4; }
   static MORI_EP_HD constexpr int most_row_parts(std::size_t bytes) {

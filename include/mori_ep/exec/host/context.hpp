@@ -80,6 +80,7 @@ class Context {
  public:
   static constexpr int lanes = 1;
   static constexpr int kTokensCountedAlone = 64;
+  static constexpr int moving_warps(int warps) noexcept { return warps; }
   static constexpr int telling_warps(int warps) noexcept { return warps; }
   static constexpr int row_parts(std::size_t) noexcept { return 1; }
   static constexpr int most_row_parts(std::size_t) noexcept { return 1; }

@@ -58,7 +58,10 @@ struct CountExchange {
         MORI_EP_ROLLED
         for (std::int32_t from = 0; from < args.topk && t < count; from += Args::kIdsAtOnce, early = false) {
           if (!early) args.read_ids(ctx, t, from, ids);
-          mark(ctx, marks, std::uint32_t{1} << (i % Scratch::kTile), ids);
+          MORI_EP_UNROLL
+          for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k)
+            if (std::int32_t const rank = args.placement.rank_of(ids[k]); rank >= 0)
+              ctx.warp_or(marks + rank, std::uint32_t{1} << (i % Scratch::kTile));
           if (counts_experts) count_experts(ctx, t, from, ids);
         }
       }
@@ -193,14 +196,14 @@ struct CountExchange {
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
   }
 
-  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. False when a peer did
-  //!        not come.
+  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here; `experts`: hears of them,
+  //!        too, by other threads of the block meanwhile. False when a peer did not come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
+  [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx, bool experts) const {
+    std::int32_t const world = args.placement.world(), me = args.port.peers.rank, counts = world * (world + 1);
     auto* words = args.counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
-    for (std::int32_t i = thread(ctx); i < world * (world + 1); i += threads(ctx)) {
+    for (std::int32_t i = thread(ctx); i < counts; i += threads(ctx)) {
       std::int32_t const source = i / (world + 1), d = i - source * (world + 1);
       std::uint32_t payload = 0;
       if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &payload)) {
@@ -216,6 +219,11 @@ struct CountExchange {
         s.rows[source] = payload;
         ctx.shared_add(s.flags + Scratch::kReceived, payload);
       }
+    }
+    if (experts) {
+      std::int32_t const spared = counts < threads(ctx) ? counts : 0;
+      hear_experts(ctx, thread(ctx) < spared ? threads(ctx) - spared + thread(ctx) : thread(ctx) - spared,
+                   threads(ctx));
     }
     ctx.block_sync();
     return s.flags[Scratch::kUnheard] == 0;
@@ -264,13 +272,6 @@ struct CountExchange {
     return static_cast<std::uint32_t>(rows);
   }
 
-  //! Marks the ranks of one token, in words of this warp.
-  template <class Ctx>
-  MORI_EP_HD void mark(Ctx& ctx, std::uint32_t* marks, std::uint32_t bit, const Index (&ids)[Args::kIdsAtOnce]) const {
-    MORI_EP_UNROLL
-    for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k)
-      if (std::int32_t const rank = args.placement.rank_of(ids[k]); rank >= 0) ctx.warp_or(marks + rank, bit);
-  }
   //! One row for each distinct expert among `ids`, which are ids [from, from + kIdsAtOnce) of token t.
   template <class Ctx>
   MORI_EP_HD void count_experts(Ctx& ctx, std::int32_t t, std::int32_t from,

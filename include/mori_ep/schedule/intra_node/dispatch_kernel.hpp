@@ -16,10 +16,10 @@
 //!     their own. It enters that after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended,
 //!     which hears all of n: so none is lost. The votes and the tally that the blocks of one rank share are overwritten
 //!     by that rank's next launch, or by the last block to arrive, after which none touches them.
-//!  4. d overwrites its combine rows only after its dispatch n has completed, that is after block 0 has acquired every
+//!  4. d overwrites its combine rows only after its dispatch n has completed, that is after its last block has acquired every
 //!     rank's counts of n, which s publishes in a stream that has finished combine n - 1: so no puller is overtaken
 //!     (combine_kernel.hpp).
-//!  5. Block 0 advances this rank's epoch, and takes back the parts drawn, after it has acquired rows_arrived of n from all
+//!  5. The last block advances this rank's epoch, and takes back the parts drawn, after it has acquired rows_arrived of n from all
 //!     blocks of its own rank, which without tokens release it as soon as they have announced what they must: so every
 //!     block has read the one and drawn its last from the other before.
 #pragma once
@@ -60,7 +60,9 @@ struct DispatchKernel {
     std::int32_t const count = given < 0 || given > args.tokens ? 0 : given;
     bool const sending = sends && count > 0;
     Counts const counts{args, s, epoch, count, shared};
-    bool const telling = sends && counts.announces(ctx);
+    // The first blocks tell the peers, the last one closes the dispatch.
+    bool const telling = sends && counts.announces(ctx), closing = ctx.block() == ctx.blocks() - 1;
+    bool const last_warp = ctx.warp() == ctx.warps() - 1;
     ctx.block_sync();
     if (sending) counts.vote(ctx, early, ids);
     ctx.block_sync();
@@ -76,37 +78,31 @@ struct DispatchKernel {
       // While the counts travel.
       std::int32_t const window = Scratch::tiles(args.placement.world()) * Scratch::kTile;
       Rows rows{
-          args, s, &state->parts_drawn, Rows::parts_of(ctx, args.row_bytes, count), 0, count < window ? count : window};
+          .args = args, .s = s, .drawn = &state->parts_drawn, .count = count, .end = count < window ? count : window};
       if (ok && sending) {
-        rows.begin_rows(ctx);
+        rows.share_out(ctx);
         rows.prefetch(ctx);
         counts.number(ctx, 0);
       }
-      if (ok && (sending || ctx.block() == 0)) ok = counts.hear(ctx);
-      if (ok && ctx.block() == 0 && !shared) {
-        counts.hear_experts(ctx, thread(ctx), threads(ctx));
-        ctx.block_sync();
-        account(ctx, s, state, count, thread(ctx), threads(ctx));
-      }
-      if (ok && shared && ctx.warp() == ctx.warps() - 1) counts.tally_experts(ctx, state);
-      if (ok && sending) {
+      if (ok && (sending || closing)) ok = counts.hear(ctx, closing && !shared);
+      if (ok && closing && !shared) account(ctx, s, state, count, thread(ctx), threads(ctx));
+      if (ok && shared && last_warp) counts.tally_experts(ctx, state);
+      MORI_EP_ROLLED
+      while (ok && sending) {
         rows.send(ctx);
-        MORI_EP_ROLLED
-        while (rows.end < count) {
-          rows.begin = rows.end;
-          rows.end = count - rows.begin < window ? count : rows.begin + window;
-          counts.turn_window(ctx, rows.begin);
-          rows.send(ctx);
-        }
+        if (rows.end == count) break;
+        rows.begin = rows.end;
+        rows.end = count - rows.begin < window ? count : rows.begin + window;
+        counts.turn_window(ctx, rows.begin);
       }
-      if (ok && shared && ctx.block() == 0 && ctx.warp() == ctx.warps() - 1) {
+      if (ok && closing && shared && last_warp) {
         counts.hear_experts(ctx, ctx.lane(), Ctx::lanes);
         ctx.warp_sync();
         account(ctx, s, state, count, ctx.lane(), Ctx::lanes);
       }
       if (ok && sending) publish_rows(ctx, s, epoch);
     }
-    if (ctx.block() == 0) finish(ctx, s, state, epoch, ok);
+    if (closing) finish(ctx, s, state, epoch, ok);
     // Nothing of this block may touch a peer's memory, or its own, after it has counted itself out.
     ctx.block_sync();
     if (thread(ctx) == 0) ctx.launch_ends(&state->blocks_ended);
@@ -142,7 +138,7 @@ struct DispatchKernel {
     });
   }
 
-  //! Block 0 waits for the rows of every block that sent some, and for the blocks of its own rank (only those, when only
+  //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those, when only
   //! sending); then the dispatch is done and the epoch advances.
   template <class Ctx>
   MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool ok) const {

@@ -21,23 +21,29 @@ struct RowSender {
 
   const DispatchArgs<PeerRef, Index>& args;
   const Scratch& s;
-  std::uint32_t* drawn;     // how many parts of this dispatch have been drawn
-  std::int32_t parts;       // of a row
-  std::int32_t begin, end;  // the window's tokens
-  std::int32_t unit = 0;    // this warp's next part of a row: token * parts + part
+  std::uint32_t* drawn;         // how many parts of this dispatch have been drawn
+  std::int32_t count;           // tokens of this rank
+  std::int32_t begin = 0, end;  // the window's
+  std::int32_t parts = 1;       // of a row
+  std::int32_t movers = 1;      // warps of a block that move rows
+  std::int32_t unit = 0;        // this warp's next part of a row: token * parts + part
+  bool scarce = false;          // is there no more than one part for each warp?
 
-  //! @brief How many parts a row has: more when there are too few tokens for all warps.
+  //! @brief Who moves what: more parts and more warps when there are few rows. Then this warp's first part.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD static std::int32_t parts_of(Ctx& ctx, std::size_t row_bytes, std::int32_t tokens) {
-    std::int32_t const warps = ctx.blocks() * ctx.warps(), most = Ctx::most_row_parts(row_bytes);
-    std::int32_t parts = Ctx::row_parts(row_bytes);
-    while (2 * parts <= most && tokens * parts < warps) parts *= 2;
-    return parts;
-  }
-  //! @brief This warp's first part.
-  template <class Ctx>
-  MORI_EP_HD void begin_rows(Ctx& ctx) {
-    unit = ctx.block() == 0 ? unit_of(ctx, ctx.draw(drawn)) : ctx.warp() * (ctx.blocks() - 1) + ctx.block() - 1;
+  MORI_EP_HD void share_out(Ctx& ctx) {
+    std::int32_t const most = Ctx::most_row_parts(args.row_bytes);
+    parts = Ctx::row_parts(args.row_bytes);
+    while (2 * parts <= most && 2 * count * parts <= ctx.warps() * by_number(ctx)) parts *= 2;
+    scarce = count * parts <= ctx.warps() * by_number(ctx);
+    movers = scarce ? ctx.warps() : Ctx::moving_warps(ctx.warps());
+    unit = count * parts;
+    if (ctx.warp() >= movers) return;
+    std::int32_t const numbered = ctx.block() - first_numbered(ctx);
+    if (numbered >= 0 && numbered < by_number(ctx))
+      unit = ctx.warp() * by_number(ctx) + numbered;
+    else if (!scarce)
+      unit = unit_of(ctx, ctx.draw(drawn));
   }
 
   //! @brief Brings this warp's part nearer, if it is one of this window.
@@ -47,8 +53,7 @@ struct RowSender {
     if (t < end) ctx.prefetch_row(args.row_of(t), args.row_bytes, unit - t * parts, parts);
   }
 
-  //! @brief Sends this warp's parts of the window's rows; of the payload's warps the others first tell what travels beside
-  //!        the rows.
+  //! @brief This warp's share of the window's rows, and of what travels beside them.
   template <class Ctx>
   MORI_EP_HD void send(Ctx& ctx) {
     std::int32_t const tellers = Ctx::telling_warps(ctx.warps()), first = ctx.warp() - (ctx.warps() - tellers);
@@ -56,19 +61,29 @@ struct RowSender {
     MORI_EP_ROLLED
     for (std::int32_t t = unit / parts; t < end; t = unit / parts) {
       std::int32_t const part = unit - t * parts;
-      std::uint32_t const drawn_now = ctx.draw(drawn);
+      std::uint32_t const drawn_now = scarce ? 0 : ctx.draw(drawn);
       ctx.multicast_row(
           args.row_of(t), s.targets, [&] { return place(ctx, t, part == 0); }, args.row_bytes, part, parts);
-      unit = unit_of(ctx, drawn_now);
       ctx.warp_sync();  // all have done with these targets
+      if (scarce) break;
+      unit = unit_of(ctx, drawn_now);
     }
   }
 
  private:
+  //! The blocks that have first parts by number: those that neither tell peers nor close, if there are any.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD std::int32_t first_numbered(Ctx& ctx) const {
+    return ctx.blocks() - 1 > args.placement.world() ? args.placement.world() : 0;
+  }
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD std::int32_t by_number(Ctx& ctx) const {
+    return ctx.blocks() - 1 - first_numbered(ctx);
+  }
   //! The parts that are a warp's by number come before those that are drawn.
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD std::int32_t unit_of(Ctx& ctx, std::uint32_t drawn_now) const {
-    return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + ctx.warps() * (ctx.blocks() - 1);
+    return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + movers * by_number(ctx);
   }
 
   //! Where the copies of token t go, a rank per lane, in ascending order: fills `targets`, and the ticket's list when
