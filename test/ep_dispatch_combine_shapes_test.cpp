@@ -85,8 +85,8 @@ TEST_CASE("token limits of 1, 31, 33 and 256, used in full and in part") {
     }
 }
 
-TEST_CASE("token counts around a tile, a batch, and what blocks count alone") {
-  for (int max : {63, 64, 65, 127, 128, 129, 513, 700})
+TEST_CASE("token counts around a tile, a window, and what blocks count alone") {
+  for (int max : {31, 32, 33, 63, 64, 65, 129, 513, 4096, 4097, 8300})
     for (int blocks : {1, 3})
       for (int topk : {3, 12}) {
         Setup setup{.format = Format::bf16, .world = 2};

@@ -85,8 +85,6 @@ class ExploreContext {
   T load(const T* p);
   template <class T>
   void store(T* p, std::type_identity_t<T> value);
-  template <class T>
-  void store_streaming(T* p, std::type_identity_t<T> value);
   template <class T, class Piece>
   void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) {
     for (std::int32_t i = 0; i < n; ++i, to += words) copy(to, piece(i), static_cast<std::size_t>(words) * sizeof(T));
@@ -458,16 +456,10 @@ void ExploreContext::store(T* p, std::type_identity_t<T> value) {
   machine_->touch(fibre_, p, sizeof(T), true);
   *p = value;
 }
-template <class T>
-void ExploreContext::store_streaming(T* p, std::type_identity_t<T> value) {
-  machine_->step(fibre_);
-  machine_->touch(fibre_, p, sizeof(T), true, false, true);
-  *p = value;
-}
 inline void ExploreContext::copy(void* to, const void* from, std::size_t bytes) {
   machine_->step(fibre_);
   machine_->touch(fibre_, from, bytes, false);
-  machine_->touch(fibre_, to, bytes, true, false, true);
+  machine_->touch(fibre_, to, bytes, true);
   std::memcpy(to, from, bytes);
 }
 template <class Place>

@@ -66,15 +66,13 @@ concept HasShared = requires(C c, std::uint32_t* word) {
   c.shared_add(word, std::uint32_t{1});
 };
 
-//! @brief Plain memory: one scalar by one lane. `store_streaming` is for what nobody reads soon: it orders as row stores
-//!        do, and so does `pack(to, n, words, piece)`, called by a whole warp: it writes n pieces of `words` scalars one
-//!        behind the other, and `piece(i)` says where the i-th is read.
+//! @brief Plain memory: one scalar by one lane. `pack(to, n, words, piece)`, called by a whole warp, writes n pieces of
+//!        `words` scalars one behind the other, and `piece(i)` says where the i-th is read.
 template <class C>
 concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
                              const std::uint32_t* (*piece)(std::int32_t)) {
   { c.load(q) } -> std::same_as<std::uint32_t>;
   c.store(p, std::uint32_t{1});
-  c.store_streaming(p, std::uint32_t{1});
   c.pack(p, std::int32_t{1}, std::int32_t{4}, piece);
 };
 

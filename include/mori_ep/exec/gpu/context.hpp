@@ -22,10 +22,7 @@ class Context {
  public:
   static constexpr int lanes = Target::lanes;
   static constexpr int kTokensCountedAlone = 512;  // one per thread of a full block: a look, no loop
-#ifndef MOVERS
-#define MOVERS 8
-#endif
-  static MORI_EP_HD constexpr int moving_warps(int warps) { return warps < MOVERS ? warps : MOVERS; }
+  static MORI_EP_HD constexpr int moving_warps(int warps) { return warps < 8 ? warps : 8; }
   static MORI_EP_HD constexpr int telling_warps(int warps) { return (warps + 7) / 8; }
   static MORI_EP_HD constexpr int row_parts(std::size_t bytes) { return (most_row_parts(bytes) + 3) / 4; }
   static MORI_EP_HD constexpr int most_row_parts(std::size_t bytes) {
@@ -83,19 +80,16 @@ class Context {
   __device__ void store(T* p, std::type_identity_t<T> value) const {
     Target::store(p, value);
   }
-  template <class T>
-  __device__ void store_streaming(T* p, std::type_identity_t<T> value) const {
-    Target::store_streaming(p, value);
-  }
   //! Neighbouring lanes write neighbouring scalars, whole lines at a time.
   template <class T, class Piece>
   __device__ void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) const {
     if (words == 0) return;
-    std::int32_t const pieces = lanes / words, rest = lanes - pieces * words;
-    std::int32_t i = lane() / words, word = lane() - i * words;
+    auto const each = static_cast<std::uint32_t>(words);
+    auto const pieces = static_cast<std::int32_t>(lanes / each), rest = lanes - pieces * words;
+    auto i = static_cast<std::int32_t>(static_cast<std::uint32_t>(lane()) / each), word = lane() - i * words;
     MORI_EP_ROLLED
     for (std::int32_t at = lane(); at < n * words; at += lanes) {
-      Target::store_streaming(to + at, Target::load(piece(i) + word));
+      Target::store(to + at, Target::load(piece(i) + word));
       i += pieces;
       word += rest;
       if (word >= words) word -= words, ++i;

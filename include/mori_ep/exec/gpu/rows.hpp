@@ -150,6 +150,7 @@ __device__ inline void reduce_group(const std::byte* const* srcs, const float* w
   };
 #pragma unroll 1
   for (int i = 0; i < kPiecesInFlight; ++i) ask();
+#pragma unroll 1
   for (RowBytes slot = 0; at < bytes; at += step) {
     float sum[kElements], term[kElements];
     for (int i = 0; i < n; ++i) {

@@ -79,16 +79,6 @@ struct Target {
   static __device__ Vec16 load_row(const void* p) {
     return __builtin_bit_cast(Vec16, __builtin_nontemporal_load(global(static_cast<const Words*>(p))));
   }
-  template <class T>
-  static __device__ void store_streaming(T* p, const T& value) {
-    if constexpr (std::is_scalar_v<T>) {
-      __builtin_nontemporal_store(value, global(p));
-    } else {
-      auto const parts = __builtin_bit_cast(Parts<T>, value);
-      for (std::size_t i = 0; i < sizeof(T) / 4; ++i)
-        __builtin_nontemporal_store(parts.word[i], global(reinterpret_cast<Word*>(p)) + i);
-    }
-  }
   static __device__ void prefetch(const void* p) { __builtin_prefetch(p); }
   static __device__ void store_row(void* p, const Vec16& v) {
     __builtin_nontemporal_store(__builtin_bit_cast(Words, v), global(static_cast<Words*>(p)));

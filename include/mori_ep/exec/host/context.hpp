@@ -140,10 +140,6 @@ class Context {
   void store(T* p, std::type_identity_t<T> value) const noexcept {
     *p = value;
   }
-  template <class T>
-  void store_streaming(T* p, std::type_identity_t<T> value) const noexcept {
-    *p = value;
-  }
   template <class T, class Piece>
   void pack(T* to, std::int32_t n, std::int32_t words, Piece&& piece) const noexcept {
     for (std::int32_t i = 0; i < n; ++i, to += words)

@@ -44,6 +44,7 @@ struct CombineKernel {
   MORI_EP_HD void operator()(Ctx& ctx) const {
     Scratch const s = carve(ctx);
     auto* state = port.peers.template mine<SetState>(set.state);
+    MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < port.peers.world; i += threads(ctx))
       s.table[i] = ctx.load(port.peers.bases + i);
     std::uint32_t const epoch = ctx.load(&state->epoch);
@@ -58,17 +59,19 @@ struct CombineKernel {
     if (has(halves, Half::send)) offer(ctx, s, state, epoch, stopped);
     if (has(halves, Half::recv) && !stopped) {
       // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies together.
-      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), (tokens + ctx.blocks() - 1) / ctx.blocks(),
+      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), quotient(tokens + ctx.blocks() - 1, ctx.blocks()),
                                             Ctx::warps_per_sum(hidden * sizeof(T)));
       std::int32_t const step = ctx.blocks() * share.groups,
                          first = share.group < share.groups ? ctx.block() * share.groups + share.group : tokens;
-      // Where the first token's rows are is known before they are ready.
-      if (first < tokens) locate(ctx, s, first);
-      if (await_rows(ctx, s, epoch))
-        for (std::int32_t t = first; t < tokens; t += step) {
-          if (t != first) locate(ctx, s, t);
-          reduce_token(ctx, s, t, share);
-        }
+      bool ready = false;
+      MORI_EP_ROLLED
+      for (std::int32_t t = first;; t += step) {
+        // Where the first token's rows are is known before they are ready.
+        Sources const sources = t < tokens ? locate(ctx, s, t) : Sources{};
+        if (!ready) ready = await_rows(ctx, s, epoch);
+        if (!ready || t >= tokens) break;
+        reduce_token(ctx, s, t, sources, share);
+      }
     }
     ctx.flush_stores();
     ctx.block_sync();
@@ -85,7 +88,7 @@ struct CombineKernel {
     // of this warp, for the token it is at:
     const std::byte** sources;  // [K] its rows
     float* factors;             // [K] their weights
-    std::int32_t* nodes;        // [K] the node of each, or -1 past the last
+    std::int32_t* nodes;        // [K] the node of each, where ranks are grouped
   };
 
   template <class Ctx>
@@ -107,6 +110,7 @@ struct CombineKernel {
   MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
     if (x == nullptr && weights == nullptr && weights_out == nullptr) {
       // Zero-copy: the launch before wrote the rows, and the start of this one orders them.
+      MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
         ctx.signal_after_launch(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch,
@@ -118,9 +122,9 @@ struct CombineKernel {
     // blocks did: so the last to arrive publishes for all.
     ctx.flush_stores();
     ctx.block_sync();
-    if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx))
-      for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
-        ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
+    if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx)) MORI_EP_ROLLED
+    for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
+      ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
   }
 
   //! Copies the caller's rows into the registered buffer.
@@ -138,6 +142,7 @@ struct CombineKernel {
     }
     std::size_t const row_bytes = hidden * sizeof(T);
     auto const k = static_cast<std::size_t>(topk);
+    MORI_EP_ROLLED
     for (std::int32_t r = ctx.block() * ctx.warps() + ctx.warp(); r < rows; r += ctx.blocks() * ctx.warps()) {
       auto const row = static_cast<std::size_t>(r);
       if (x != nullptr) {
@@ -155,6 +160,7 @@ struct CombineKernel {
   template <class Ctx>
   MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
+    MORI_EP_ROLLED
     for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx))
       if (!port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer)) {
         ctx.shared_add(s.flags + kUnready, 1u);
@@ -169,53 +175,65 @@ struct CombineKernel {
            static_cast<std::size_t>(t) * static_cast<std::size_t>(routes_per_token);
   }
 
+  //! How many rows a token's sum has, and which of them open a group.
+  struct Sources {
+    std::int32_t count = 0;
+    std::uint32_t group_starts = 1;
+  };
+
   //! Looks up where the rows of token t are, one per lane.
   template <class Ctx>
-  MORI_EP_HD void locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
+  MORI_EP_HD Sources locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
+    bool const grouped = ranks_per_group < port.peers.world;
+    Sources sources;
     ctx.warp_sync();
-    for (std::int32_t i = ctx.lane(); i < routes_per_token; i += Ctx::lanes) {
-      routing::RouteEntry const entry = ctx.load(routes_of(t) + i);
-      s.nodes[i] = entry.rank < 0 ? -1 : ranks_per_group >= port.peers.world ? 0 : entry.rank / ranks_per_group;
+    MORI_EP_ROLLED
+    for (std::int32_t from = 0; from < routes_per_token; from += Ctx::lanes) {
+      std::int32_t const i = from + ctx.lane();
+      routing::RouteEntry const entry = i < routes_per_token ? ctx.load(routes_of(t) + i) : routing::RouteEntry{};
+      sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
       s.sources[i] = s.peers.template at<std::byte>(entry.rank, set.combine_x) +
                      static_cast<std::size_t>(entry.row) * hidden * sizeof(T);
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
+      if (grouped) s.nodes[i] = quotient(entry.rank, ranks_per_group);
     }
     ctx.warp_sync();
+    MORI_EP_ROLLED
+    for (std::int32_t i = 1; grouped && i < sources.count; ++i)
+      if (s.nodes[i] != s.nodes[i - 1]) sources.group_starts |= 1u << i;
+    return sources;
   }
 
   template <class Ctx>
-  MORI_EP_HD void reduce_token(Ctx& ctx, const Scratch& s, std::int32_t t, const WarpShare& share) const {
+  MORI_EP_HD void reduce_token(Ctx& ctx, const Scratch& s, std::int32_t t, const Sources& sources,
+                               const WarpShare& share) const {
     auto const token = static_cast<std::size_t>(t);
-    std::int32_t copies = 0;
-    std::uint32_t group_starts = 0;
-    for (; copies < routes_per_token && s.nodes[copies] >= 0; ++copies)
-      if (copies == 0 || s.nodes[copies] != s.nodes[copies - 1]) group_starts |= 1u << copies;
     std::byte* out = y + token * y_stride;
-    if (copies == 0)
+    if (sources.count == 0)
       ctx.zero_row(out, hidden * sizeof(T), share.part, share.parts);
     else
-      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, copies, group_starts, out, hidden, share.part,
-                                            share.parts);
-    if (weights_out != nullptr && share.part == 0)
-      for (std::int32_t k = ctx.lane(); k < topk; k += Ctx::lanes)
-        ctx.store(weights_out + token * weights_out_stride + k,
-                  reduce_weight(ctx, routes_of(t), copies, group_starts, k));
+      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, sources.count, sources.group_starts, out, hidden,
+                                            share.part, share.parts);
+    if (weights_out != nullptr && share.part == 0) MORI_EP_ROLLED
+    for (std::int32_t k = ctx.lane(); k < topk; k += Ctx::lanes)
+      ctx.store(weights_out + token * weights_out_stride + k, reduce_weight(ctx, routes_of(t), sources, k));
   }
 
   //! Weight k of one token, summed as its row is: node by node, in ascending rank order.
   template <class Ctx>
-  MORI_EP_HD float reduce_weight(Ctx& ctx, const routing::RouteEntry* routes, std::int32_t copies,
-                                 std::uint32_t group_starts, std::int32_t k) const {
+  MORI_EP_HD float reduce_weight(Ctx& ctx, const routing::RouteEntry* routes, const Sources& sources,
+                                 std::int32_t k) const {
     float total = 0, group = 0;
     bool closed = false;
-    for (std::int32_t i = 0; i < copies; ++i) {
+    MORI_EP_ROLLED
+    for (std::int32_t i = 0; i < sources.count; ++i) {
       routing::RouteEntry const entry = ctx.load(routes + i);
       float const term = ctx.load(port.peers.template at<float>(entry.rank, set.combine_weights) +
                                   static_cast<std::ptrdiff_t>(entry.row) * topk + k);
-      if (i != 0 && ((group_starts >> i) & 1u) != 0) {
+      if (i != 0 && ((sources.group_starts >> i) & 1u) != 0) {
         total = closed ? total + group : group;
         closed = true;
         group = term;

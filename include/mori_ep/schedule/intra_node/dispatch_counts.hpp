@@ -71,7 +71,7 @@ struct CountExchange {
       by_lane(ctx, marked, [&](std::int32_t i) {
         if (!shared)
           s.votes[tile * world + i] = s.marks[i];
-        else if (tile * Scratch::kTile + i / world * Scratch::kTile < count)
+        else if (tile * Scratch::kTile + quotient(i, world) * Scratch::kTile < count)
           ctx.post(words + i, epoch, s.marks[i]);
       });
       ctx.warp_sync();
@@ -92,7 +92,8 @@ struct CountExchange {
         break;
       }
       if (i < Scratch::tiles(world) * world) s.votes[i] = votes;
-      ctx.shared_add(s.total + i % world, static_cast<std::uint32_t>(routing::count_bits(votes)));
+      ctx.shared_add(s.total + (i - quotient(i, world) * world),
+                     static_cast<std::uint32_t>(routing::count_bits(votes)));
     }
     ctx.block_sync();
     return s.flags[Scratch::kUnheard] == 0;
@@ -124,7 +125,7 @@ struct CountExchange {
     std::int32_t const world = args.placement.world(), tiles = window_tiles(begin),
                        runs = (tiles + Scratch::kTilesOfRun - 1) / Scratch::kTilesOfRun;
     auto const walk = [&](std::int32_t i, std::uint32_t rows, bool keeps) {
-      std::int32_t const run = i / world, d = i - run * world, end = (run + 1) * Scratch::kTilesOfRun;
+      std::int32_t const run = quotient(i, world), d = i - run * world, end = (run + 1) * Scratch::kTilesOfRun;
       MORI_EP_ROLLED
       for (std::int32_t tile = run * Scratch::kTilesOfRun; tile < tiles && tile < end; ++tile) {
         if (keeps) s.first[tile * world + d] = rows;
@@ -187,7 +188,7 @@ struct CountExchange {
     std::uint32_t const invalid = ctx.load(tally + experts);
     by_lane(ctx, experts + args.placement.world(), [&](std::int32_t i) {
       bool const expert = i < experts;
-      std::int32_t const peer = expert ? i / local_experts : i - experts;
+      std::int32_t const peer = expert ? quotient(i, local_experts) : i - experts;
       auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
       ctx.post(words + (expert ? i - peer * local_experts : local_experts), epoch,
                expert ? ctx.load(tally + i) : invalid);
@@ -196,15 +197,16 @@ struct CountExchange {
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
   }
 
-  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here; `experts`: hears of them,
-  //!        too, by other threads of the block meanwhile. False when a peer did not come.
+  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. `closing`: other threads
+  //!        of the block meanwhile hear what else can be here by now, so that one time of waiting serves all: the expert
+  //!        counts, when every block counts, and the blocks of a rank without tokens. False when a peer did not come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx, bool experts) const {
+  [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx, bool closing) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank, counts = world * (world + 1);
     auto* words = args.counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < counts; i += threads(ctx)) {
-      std::int32_t const source = i / (world + 1), d = i - source * (world + 1);
+      std::int32_t const source = quotient(i, world + 1), d = i - source * (world + 1);
       std::uint32_t payload = 0;
       if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &payload)) {
         ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
@@ -220,13 +222,25 @@ struct CountExchange {
         ctx.shared_add(s.flags + Scratch::kReceived, payload);
       }
     }
-    if (experts) {
-      std::int32_t const spared = counts < threads(ctx) ? counts : 0;
-      hear_experts(ctx, thread(ctx) < spared ? threads(ctx) - spared + thread(ctx) : thread(ctx) - spared,
-                   threads(ctx));
+    if (closing && count == 0) hear_blocks(ctx, threads(ctx) - 1 - thread(ctx));
+    if (closing && !shared) {
+      std::int32_t const others = thread(ctx) - (counts < threads(ctx) ? counts : 0);
+      hear_experts(ctx, others < 0 ? others + threads(ctx) : others, threads(ctx));
     }
     ctx.block_sync();
     return s.flags[Scratch::kUnheard] == 0;
+  }
+
+  //! @brief Acquires the word of every block of this rank, from the `first`-th on, one per thread.
+  template <class Ctx>
+  MORI_EP_HD void hear_blocks(Ctx& ctx, std::int32_t first) const {
+    std::int32_t const me = args.port.peers.rank;
+    MORI_EP_ROLLED
+    for (std::int32_t i = first; i < ctx.blocks(); i += threads(ctx))
+      if (!args.port.await(ctx, args.rows_arrived(s.peers, me, me) + i, epoch, Phase::dispatch_rows, me)) {
+        ctx.shared_add(s.flags + Scratch::kMissing, 1u);
+        break;
+      }
   }
 
   //! @brief The expert counts of all ranks, into `received`; by thread `first` of `step`. Raises kMissing when a peer did
@@ -237,7 +251,7 @@ struct CountExchange {
     auto* words = args.expert_counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
     for (std::int32_t i = first; i < args.placement.world() * each; i += step) {
-      std::int32_t const source = i / each, e = i - source * each;
+      std::int32_t const source = quotient(i, each), e = i - source * each;
       std::uint32_t rows = 0;
       if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &rows, exec::WaitOrder::none)) {
         ctx.shared_add(s.flags + Scratch::kMissing, 1u);

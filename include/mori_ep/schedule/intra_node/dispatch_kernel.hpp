@@ -84,7 +84,7 @@ struct DispatchKernel {
         rows.prefetch(ctx);
         counts.number(ctx, 0);
       }
-      if (ok && (sending || closing)) ok = counts.hear(ctx, closing && !shared);
+      if (ok && (sending || closing)) ok = counts.hear(ctx, closing);
       if (ok && closing && !shared) account(ctx, s, state, count, thread(ctx), threads(ctx));
       if (ok && shared && last_warp) counts.tally_experts(ctx, state);
       MORI_EP_ROLLED
@@ -102,7 +102,7 @@ struct DispatchKernel {
       }
       if (ok && sending) publish_rows(ctx, s, epoch);
     }
-    if (closing) finish(ctx, s, state, epoch, ok);
+    if (closing) finish(ctx, s, state, epoch, sending, ok);
     // Nothing of this block may touch a peer's memory, or its own, after it has counted itself out.
     ctx.block_sync();
     if (thread(ctx) == 0) ctx.launch_ends(&state->blocks_ended);
@@ -141,11 +141,12 @@ struct DispatchKernel {
   //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those, when only
   //! sending); then the dispatch is done and the epoch advances.
   template <class Ctx>
-  MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool ok) const {
+  MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool sending,
+                         bool ok) const {
     bool const sends = has(args.halves, Half::send), receives = has(args.halves, Half::recv);
     if (ok) {
       if (!sends) recall_senders(ctx, s);
-      await_rows(ctx, s, epoch, receives);
+      await_rows(ctx, s, epoch, sending, receives);
       ctx.block_sync();
       ok = s.flags[Scratch::kMissing] == 0;
       if (ok && sends && thread(ctx) == 0) {
@@ -160,12 +161,6 @@ struct DispatchKernel {
     if (!ok && ctx.warp() == 0) forget_rows(ctx, state);
   }
 
-  //! How many blocks of `source` tell this rank of rows.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::uint32_t senders_of(Ctx& ctx, const Scratch& s, std::int32_t source) const {
-    if (has(args.halves, Half::send) && source == args.port.peers.rank) return static_cast<std::uint32_t>(ctx.blocks());
-    return s.rows[source] == 0 ? 0 : s.blocks[source];
-  }
   template <class Ctx>
   MORI_EP_HD void recall_senders(Ctx& ctx, const Scratch& s) const {
     auto* kept = args.port.peers.template mine<std::uint32_t>(args.set.senders);
@@ -176,13 +171,16 @@ struct DispatchKernel {
 
   //! Thread i takes the i-th word of all sources' words laid end to end.
   template <class Ctx>
-  MORI_EP_HD void await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool of_all) const {
+  MORI_EP_HD void await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool sending, bool of_all) const {
     std::int32_t const me = args.port.peers.rank;
     std::int32_t const first = of_all ? 0 : me, end = of_all ? args.placement.world() : me + 1;
     auto at = static_cast<std::uint32_t>(thread(ctx));
     MORI_EP_ROLLED
     for (std::int32_t source = first; source < end;) {
-      std::uint32_t const words = senders_of(ctx, s, source);
+      bool const own = sending && source == me;
+      std::uint32_t const words = own                   ? static_cast<std::uint32_t>(ctx.blocks())
+                                  : s.rows[source] == 0 ? 0
+                                                        : s.blocks[source];
       if (at >= words) {
         at -= words;
         ++source;

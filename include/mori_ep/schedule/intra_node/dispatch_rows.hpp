@@ -49,7 +49,7 @@ struct RowSender {
   //! @brief Brings this warp's part nearer, if it is one of this window.
   template <class Ctx>
   MORI_EP_HD void prefetch(Ctx& ctx) const {
-    std::int32_t const t = unit / parts;
+    std::int32_t const t = quotient(unit, parts);
     if (t < end) ctx.prefetch_row(args.row_of(t), args.row_bytes, unit - t * parts, parts);
   }
 
@@ -59,7 +59,7 @@ struct RowSender {
     std::int32_t const tellers = Ctx::telling_warps(ctx.warps()), first = ctx.warp() - (ctx.warps() - tellers);
     if (first >= 0) send_beside(ctx, ctx.block() + ctx.blocks() * first, ctx.blocks() * tellers);
     MORI_EP_ROLLED
-    for (std::int32_t t = unit / parts; t < end; t = unit / parts) {
+    for (std::int32_t t = quotient(unit, parts); t < end; t = quotient(unit, parts)) {
       std::int32_t const part = unit - t * parts;
       std::uint32_t const drawn_now = scarce ? 0 : ctx.draw(drawn);
       ctx.multicast_row(
@@ -90,7 +90,7 @@ struct RowSender {
   //! `keeps`. How many there are, without those that find no room.
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD std::int32_t place(Ctx& ctx, std::int32_t t, bool keeps) const {
-    std::int32_t const world = args.placement.world(), tile = (t - begin) / Scratch::kTile * world,
+    std::int32_t const world = args.placement.world(), tile = quotient(t - begin, Scratch::kTile) * world,
                        bit = (t - begin) % Scratch::kTile;
     std::size_t const list = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.routes_per_token);
     auto* routes = args.port.peers.template mine<routing::RouteEntry>(args.set.routes) + list;
@@ -109,12 +109,12 @@ struct RowSender {
       if (!goes) continue;
       s.targets[at] =
           s.peers.template at<std::byte>(d, args.set.recv_x) + static_cast<std::size_t>(row) * args.row_bytes;
-      if (keeps) ctx.store_streaming(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
+      if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
       if constexpr (Weighted)
-        if (keeps) ctx.store_streaming(factors + at, weight_of(ctx, t, d));
+        if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
     }
     for (std::int32_t at = copies + ctx.lane(); keeps && at < args.routes_per_token; at += Ctx::lanes)
-      ctx.store_streaming(routes + at, routing::RouteEntry{});
+      ctx.store(routes + at, routing::RouteEntry{});
     ctx.warp_sync();
     return copies;
   }
@@ -138,7 +138,7 @@ struct RowSender {
     std::int32_t const each = args.placement.world() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;
     MORI_EP_ROLLED
     for (std::int32_t i = first; i < tiles * each; i += step) {
-      std::int32_t const tile = i / each, d = i - tile * each;
+      std::int32_t const tile = quotient(i, each), d = i - tile * each;
       if (d + 1 == each)
         keep_routing(ctx, begin + tile * Scratch::kTile);
       else
@@ -161,9 +161,8 @@ struct RowSender {
     ctx.warp_sync();
     auto const at = static_cast<std::size_t>(row), k = static_cast<std::size_t>(args.topk);
     auto* positions = s.peers.template at<std::int32_t>(d, args.set.recv_src_pos) + at;
-    by_lane(ctx, copies, [&](std::int32_t c) {
-      ctx.store_streaming(positions + c, args.port.peers.rank * args.max_tokens + s.tokens[c]);
-    });
+    by_lane(ctx, copies,
+            [&](std::int32_t c) { ctx.store(positions + c, args.port.peers.rank * args.max_tokens + s.tokens[c]); });
     ctx.pack(s.peers.template at<Index>(d, args.set.recv_ids) + at * k, copies, args.topk,
              [&](std::int32_t c) { return args.ids_of(s.tokens[c]); });
     if (args.weights != nullptr)

@@ -14,6 +14,11 @@ MORI_EP_HD constexpr bool has(Half halves, Half half) noexcept {
   return (static_cast<std::uint32_t>(halves) & static_cast<std::uint32_t>(half)) != 0;
 }
 
+//! @brief a / b for what is never negative: unsigned division takes a GPU half the instructions, and few are run twice.
+MORI_EP_HD constexpr std::int32_t quotient(std::int32_t a, std::int32_t b) noexcept {
+  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b));
+}
+
 //! @brief How `warps` warps of a block share tokens: groups of `parts` warps take every groups-th token, and the warps of
 //!        a group share its row: `wanted` of them, more when there are too few tokens to use all.
 struct WarpShare {
@@ -22,8 +27,9 @@ struct WarpShare {
   static MORI_EP_HD constexpr WarpShare of(std::int32_t warp, std::int32_t warps, std::int32_t tokens,
                                            std::int32_t wanted) noexcept {
     std::int32_t parts = wanted < warps ? wanted : warps;
-    if (tokens > 0 && tokens * parts < warps) parts = warps / tokens;
-    return {warp / parts, warps / parts, warp % parts, parts};
+    if (tokens > 0 && tokens * parts < warps) parts = quotient(warps, tokens);
+    std::int32_t const group = quotient(warp, parts);
+    return {group, quotient(warps, parts), warp - group * parts, parts};
   }
 };
 static_assert(WarpShare::of(15, 16, 4, 1).group == 3 && WarpShare::of(15, 16, 4, 1).parts == 4);
