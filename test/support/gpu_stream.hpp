@@ -47,6 +47,16 @@ __global__ void copy_bytes(std::byte* to, const std::byte* from, std::size_t byt
   for (std::size_t i = 16 * vectors + threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
 }
 
+//! Lets a kernel start beside the operator's, which may wait for it (Gpu::prepare).
+template <class Kernel>
+void share_units(Kernel* kernel) {
+#if !defined(__HIP__)
+  expect_success(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+                 "division of a multiprocessor's memory");
+#endif
+}
+
 //! @brief Runs functions of the host in turn, each when the stream has come to it, on a thread of its own.
 template <class Exec>
 class HostTurns {
@@ -111,7 +121,10 @@ template <class Exec>
 requires std::derived_from<Exec, exec::gpu::Gpu>
 class TestStream<Exec> {
  public:
-  TestStream() = default;
+  TestStream() {
+    share_units(await_host<Exec>);
+    share_units(copy_bytes<Exec>);
+  }
   TestStream(const TestStream&) = delete;
   TestStream& operator=(const TestStream&) = delete;
   ~TestStream() { stream_.synchronize(); }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
-#include "support/machine.hpp"
+#include "support/machine_gpu.hpp"
 
 namespace mori_ep::test {
 
@@ -22,8 +23,8 @@ int prepare_machine() {
 
 namespace {
 
-//! Pinned memory in sizes of powers of two, kept for reuse: the runtime takes long over each allocation, and waits for
-//! the device at each release.
+//! Pinned memory in sizes of powers of two, kept for reuse and taken from large slabs: an allocation may hold back kernels
+//! of other streams, and a release waits for the device.
 class PinnedPool {
  public:
   std::byte* take(std::size_t bytes) {
@@ -43,15 +44,23 @@ class PinnedPool {
   static std::size_t size_class(std::size_t bytes) {
     return static_cast<std::size_t>(std::bit_width((bytes == 0 ? 1 : bytes) - 1));
   }
-  static void grow(std::size_t size_class, std::vector<std::byte*>& free) {
+  void grow(std::size_t size_class, std::vector<std::byte*>& free) {
     std::size_t const piece = std::size_t{1} << (size_class < 8 ? 8 : size_class);
-    std::size_t const slab = piece < (std::size_t{4} << 20) ? std::size_t{4} << 20 : piece;
-    std::byte* memory = Machine::allocate_board(slab);
-    if (memory == nullptr) throw std::bad_alloc();
-    free.reserve(free.capacity() + slab / piece);
-    for (std::size_t at = 0; at < slab; at += piece) free.push_back(memory + at);
+    std::size_t const pieces = piece < kRun ? kRun / piece : 1;
+    if (pieces * piece > left_) {
+      left_ = std::max(kSlab, piece);
+      at_ = Machine::allocate_board(left_);
+      if (at_ == nullptr) throw std::bad_alloc();
+    }
+    free.reserve(free.capacity() + pieces);
+    for (std::size_t i = 0; i < pieces; ++i) free.push_back(at_ + i * piece);
+    at_ += pieces * piece;
+    left_ -= pieces * piece;
   }
 
+  static constexpr std::size_t kRun = std::size_t{1} << 20, kSlab = std::size_t{1} << 30;
+  std::byte* at_ = nullptr;
+  std::size_t left_ = 0;
   std::mutex mutex_;
   std::vector<std::byte*> free_[64];
 };
@@ -65,5 +74,11 @@ PinnedPool& pool() {
 
 std::byte* take_memory(std::size_t bytes) { return pool().take(bytes); }
 void give_memory(std::byte* memory, std::size_t bytes) noexcept { pool().give(memory, bytes); }
+
+const void* mark_kernel_elsewhere() { return exec::gpu::entry_of<MarkKernel>(); }
+Status launch_mark_elsewhere(const exec::LaunchGeometry& geometry, const MarkKernel& kernel,
+                             Machine::StreamRef stream) {
+  return Machine::launch(geometry, kernel, stream);
+}
 
 }  // namespace mori_ep::test

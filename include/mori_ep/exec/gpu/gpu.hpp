@@ -6,6 +6,7 @@
 
 #if defined(MORI_EP_GPU)
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,6 +39,16 @@ __global__ void __launch_bounds__(kMaxThreads, Target::least_resident(kMaxThread
   Context<kReducesRows<Kernel>> context(scratch + sum_scratch<Kernel>(static_cast<int>(blockDim.x) / Target::lanes),
                                         scratch);
   Target::operand(kernel)(context);
+}
+
+//! @brief The kernel's address, one for the whole program: nvcc may give every translation unit an `entry` of its own
+//!        (-static-global-template-stub, on from CUDA 13.0), each with attributes of its own. Never inlined, so that
+//!        the linker keeps one of these functions.
+template <class Kernel>
+[[gnu::noinline]] const void* entry_of() noexcept {
+  auto address = reinterpret_cast<std::uintptr_t>(&entry<Kernel>);
+  asm volatile("" : "+r"(address));  // and callers cannot foresee what it returns
+  return reinterpret_cast<const void*>(address);
 }
 
 [[nodiscard]] inline Status status_of(RtError error, const char* what) noexcept {
@@ -78,11 +89,13 @@ struct Gpu {
   template <class Kernel>
   static Status launch(const LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {
     std::size_t const scratch = geometry.shared_bytes + sum_scratch<Kernel>(geometry.warps);
-    if (scratch > kPlainScratch)
-      if (Status s = allow_scratch(reinterpret_cast<const void*>(&entry<Kernel>)); !s.ok()) return s;
-    entry<Kernel><<<static_cast<unsigned>(geometry.blocks), static_cast<unsigned>(geometry.warps * device_lanes()),
-                    scratch, stream.get()>>>(kernel);
-    return status_of(MORI_EP_RT(GetLastError)(), "kernel launch");
+    if (Status s = prepare<Kernel>(); !s.ok()) return s;
+    void* arguments[] = {const_cast<Kernel*>(&kernel)};
+    RtError const error = MORI_EP_RT(LaunchKernel)(entry_of<Kernel>(), dim3(static_cast<unsigned>(geometry.blocks)),
+                                                   dim3(static_cast<unsigned>(geometry.warps * device_lanes())),
+                                                   arguments, scratch, stream.get());
+    if (error != kRtSuccess) (void)MORI_EP_RT(GetLastError)();  // told here: no later call shall report it
+    return status_of(error, "kernel launch");
   }
   static Status synchronize(StreamRef stream) noexcept {
     return status_of(MORI_EP_RT(StreamSynchronize)(stream.get()), "stream synchronize");
@@ -129,10 +142,10 @@ struct Gpu {
     int ordinal = 0, units = 0;
     (void)MORI_EP_RT(GetDevice)(&ordinal);
     (void)MORI_EP_RT(DeviceGetAttribute)(&units, MORI_EP_RT_ATTRIBUTE_UNITS, ordinal);
-    if (!allow_scratch(reinterpret_cast<const void*>(&entry<Kernel>)).ok()) (void)MORI_EP_RT(GetLastError)();
+    if (!prepare<Kernel>().ok()) (void)MORI_EP_RT(GetLastError)();
     for (int warps = 1; warps <= r.max_warps; ++warps) {
       int per_unit = 0;
-      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry<Kernel>, warps * lanes,
+      (void)MORI_EP_RT(OccupancyMaxActiveBlocksPerMultiprocessor)(&per_unit, entry_of<Kernel>(), warps * lanes,
                                                                   shared_bytes(warps) + sum_scratch<Kernel>(warps));
       r.blocks[warps] = per_unit * units;
     }
@@ -148,8 +161,8 @@ struct Gpu {
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
     if (malloc_shared(&memory, bytes) == kRtSuccess) {
-      // Filling and copying may still run when the call returns, and callers' streams do not wait for them.
-      if (MORI_EP_RT(Memset)(memory, 0, bytes) == kRtSuccess && MORI_EP_RT(StreamSynchronize)(nullptr) == kRtSuccess)
+      if (MORI_EP_RT(MemsetAsync)(memory, 0, bytes, own_stream()) == kRtSuccess &&
+          MORI_EP_RT(StreamSynchronize)(own_stream()) == kRtSuccess)
         return static_cast<std::byte*>(memory);
       release(static_cast<std::byte*>(memory), bytes);
     }
@@ -175,8 +188,8 @@ struct Gpu {
     (void)free_host(memory);
   }
   static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
-    (void)MORI_EP_RT(Memcpy)(dst, src, bytes, MORI_EP_RT(MemcpyDefault));
-    (void)MORI_EP_RT(StreamSynchronize)(nullptr);
+    (void)MORI_EP_RT(MemcpyAsync)(dst, src, bytes, MORI_EP_RT(MemcpyDefault), own_stream());
+    (void)MORI_EP_RT(StreamSynchronize)(own_stream());
   }
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
@@ -198,21 +211,29 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
-  static constexpr std::size_t kPlainScratch = 48 * 1024;  // of a block, for which a kernel need not ask
+  //! For fills and copies that the host waits for. Work on the null stream would wait for callers' streams, whose kernels
+  //! may wait for peers, and hold back their launches.
+  static RtStream own_stream() noexcept { return MORI_EP_RT(StreamPerThread); }
 
-  //! Lets a kernel have all the scratch that a block can have on the current device. A kernel is known by its address,
-  //! not by its type: nvcc may give every translation unit an `entry` of its own (-static-global-template-stub, on from
-  //! CUDA 13.0), each to be asked for by itself. A thread remembers what it asked for last.
-  static Status allow_scratch(const void* kernel) noexcept {
-    thread_local const void* allowed = nullptr;
-    thread_local int allowed_on = -1;
+  //! Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all kernels
+  //! one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not run side by
+  //! side, and one may be waiting for the other. Asks the driver once per device: residency() does, before any launch.
+  template <class Kernel>
+  static Status prepare() noexcept {
+    static std::atomic<std::uint64_t> prepared{0};
     int ordinal = 0, most = 0;
     if (Status s = status_of(MORI_EP_RT(GetDevice)(&ordinal), "current device"); !s.ok()) return s;
-    if (allowed == kernel && allowed_on == ordinal) return {};
+    std::uint64_t const bit = std::uint64_t{1} << (ordinal % 64);
+    if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return {};
     (void)MORI_EP_RT(DeviceGetAttribute)(&most, MORI_EP_RT_ATTRIBUTE_SCRATCH, ordinal);
-    RtError const error =
-        MORI_EP_RT(FuncSetAttribute)(kernel, MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
-    if (error == kRtSuccess) allowed = kernel, allowed_on = ordinal;
+    RtError error =
+        MORI_EP_RT(FuncSetAttribute)(entry_of<Kernel>(), MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
+#if !defined(__HIP__)
+    if (error == kRtSuccess)
+      error = cudaFuncSetAttribute(entry_of<Kernel>(), cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared);
+#endif
+    if (error == kRtSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
     return status_of(error, "scratch of a block");
   }
 
