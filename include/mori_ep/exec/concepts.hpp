@@ -26,7 +26,8 @@ concept HasGeometry = requires(const C c) {
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
 //!        acquires what every earlier block released, and leaves the counter at zero. `tally` adds to a word that the
-//!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what was there.
+//!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what
+//!        was there.
 template <class C>
 concept HasBarriers = requires(C c, std::uint32_t* counter) {
   c.warp_sync();
@@ -38,8 +39,9 @@ concept HasBarriers = requires(C c, std::uint32_t* counter) {
 
 //! @brief How a machine likes its work split. Up to `kTokensCountedAlone` tokens every block counts all of them, beyond
 //!        that the blocks share the counting. `telling_warps(warps)` of a block's warps, the last, send what travels
-//!        beside rows, and `moving_warps(warps)`, the first, move rows, all of them when there are few. Warps best move a row in `row_parts(bytes)`, or up to `most_row_parts(bytes)` when there are
-//!        few rows; `warps_per_sum(bytes)` of them best share a sum.
+//!        beside rows, and `moving_warps(warps)`, the first, move rows, all of them when there are few. Warps best move
+//!        a row in `row_parts(bytes)`, or up to `most_row_parts(bytes)` when there are few rows; `warps_per_sum(bytes)`
+//!        of them best share a sum.
 template <class C>
 concept HasWorkSplit = requires {
   { C::kTokensCountedAlone } -> std::convertible_to<int>;
@@ -50,8 +52,8 @@ concept HasWorkSplit = requires {
   { C::warps_per_sum(std::size_t{16}) } -> std::same_as<int>;
 };
 
-//! @brief The lanes of a warp tell each other. `ballot`, called by a whole warp: a bit per lane; `broadcast`, so too, gives
-//!        all what lane 0 has. `warp_or` sets bits in a word of scratch that only this warp's lanes touch.
+//! @brief The lanes of a warp tell each other. `ballot`, called by a whole warp: a bit per lane; `broadcast`, so too,
+//!        gives all what lane 0 has. `warp_or` sets bits in a word of scratch that only this warp's lanes touch.
 template <class C>
 concept HasVotes = requires(C c, std::uint32_t* word) {
   { c.ballot(true) } -> std::same_as<std::uint64_t>;
@@ -78,8 +80,8 @@ concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
 
 //! @brief The two primitives that carry every byte; called by a whole warp, rows 16-byte aligned and sized. The last
 //!        two arguments: this warp does its part of `parts` nearly equal ones, when several warps share a row.
-//!        `multicast_row(src, dst, place, bytes)` reads once and writes n times: `place()`, called once by all lanes when
-//!        the row is on its way, fills `dst` and says n. `reduce_rows<T, weighted>(srcs, weights,
+//!        `multicast_row(src, dst, place, bytes)` reads once and writes n times: `place()`, called once by all lanes
+//!        when the row is on its way, fills `dst` and says n. `reduce_rows<T, weighted>(srcs, weights,
 //!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
 //!        one) first by itself, then the groups, and rounds once. `zero_row` is the sum of no rows; `prefetch_row` may
 //!        bring a row nearer before it is read.
@@ -93,11 +95,11 @@ concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, con
 };
 
 //! @brief Signals between ranks. `flush_stores` makes this warp's stores ready to be published by any warp of the
-//!        block after a `block_sync`; `signal` releases and `wait` acquires, both at system scope. `signal_after_launch`
-//!        orders only what the stream did before this launch; `post` orders nothing: its payload is all there is to see.
-//!        `publish` and `peek` are release and acquire for words that carry no epoch; `glance` sees a value and orders
-//!        nothing. `claim` is true once. `launch_ends` is a block's last act: it counts, for a host that may not free
-//!        memory under a launch.
+//!        block after a `block_sync`; `signal` releases and `wait` acquires, both at system scope.
+//!        `signal_after_launch` orders only what the stream did before this launch; `post` orders nothing: its payload
+//!        is all there is to see. `publish` and `peek` are release and acquire for words that carry no epoch; `glance`
+//!        sees a value and orders nothing. `claim` is true once. `launch_ends` is a block's last act: it counts, for a
+//!        host that may not free memory under a launch.
 template <class C>
 concept HasSignals = requires(C c, std::uint64_t* word, const WaitLimits& limits) {
   c.flush_stores();

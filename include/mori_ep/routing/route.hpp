@@ -37,8 +37,8 @@ class Placement {
     return static_cast<std::int32_t>(experts_);
   }
   //! @brief The rank that hosts `id`, or -1 when it is no expert: kNoExpert, or outside [0, experts).
-  //! Twice the id times 2^31 / E_r rounded up, of which the upper half is the exact quotient while id * E_r < 2^31, which
-  //! kMaxExperts ensures: one instruction of a GPU.
+  //! Twice the id times 2^31 / E_r rounded up, of which the upper half is the exact quotient while id * E_r < 2^31,
+  //! which kMaxExperts ensures: one instruction of a GPU.
   template <IndexType Index>
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t rank_of(Index id) const noexcept {
     if (static_cast<std::make_unsigned_t<Index>>(id) >= experts_) return -1;

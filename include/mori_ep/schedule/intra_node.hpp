@@ -157,8 +157,8 @@ class Runner {
     return launch(set, geometry, kernel, stream);
   }
 
-  //! @brief Copies the routing of the last dispatch on `set`, in stream order, to `to_ids` [t, K] and `to_weights` [t, K] (or null), in
-  //!        stream order.
+  //! @brief Copies the routing of the last dispatch on `set`, in stream order, to `to_ids` [t, K] and
+  //!        `to_weights` [t, K] (or null).
   Status copy_routing(int set, int tokens, Index* to_ids, float* to_weights, StreamRef stream) noexcept {
     const SetLayout& s = layout_.sets[set];
     return launch_side(

@@ -15,8 +15,8 @@
 
 namespace mori_ep::exec::gpu {
 
-//! @brief The kernel context on a GPU (exec/concepts.hpp says what each call promises). Sums: the kernel has row sums, for
-//!        which a launch provides scratch.
+//! @brief The kernel context on a GPU (exec/concepts.hpp says what each call promises). Sums: the kernel has row sums,
+//!        for which a launch provides scratch.
 template <bool Sums>
 class Context {
  public:

@@ -211,13 +211,14 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
-  //! For fills and copies that the host waits for. Work on the null stream would wait for callers' streams, whose kernels
-  //! may wait for peers, and hold back their launches.
+  //! For fills and copies that the host waits for. Work on the null stream would wait for callers' streams, whose
+  //! kernels may wait for peers, and hold back their launches.
   static RtStream own_stream() noexcept { return MORI_EP_RT(StreamPerThread); }
 
-  //! Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all kernels
-  //! one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not run side by
-  //! side, and one may be waiting for the other. Asks the driver once per device: residency() does, before any launch.
+  //! Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all
+  //! kernels one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not
+  //! run side by side, and one may be waiting for the other. Asks the driver once per device: residency() does, before
+  //! any launch.
   template <class Kernel>
   static Status prepare() noexcept {
     static std::atomic<std::uint64_t> prepared{0};

@@ -31,8 +31,8 @@ struct Target {
     *p = value;
   }
 
-  //! Rows are read once: past the first-level cache. They are written as anything else: streaming stores are no faster, and
-  //! whoever reads them next finds some in the second-level cache.
+  //! Rows are read once: past the first-level cache. They are written as anything else: streaming stores are no faster,
+  //! and whoever reads them next finds some in the second-level cache.
   static __device__ Vec16 load_row(const void* p) {
     Vec16 v;
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"

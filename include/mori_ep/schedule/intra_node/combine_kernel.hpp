@@ -58,7 +58,8 @@ struct CombineKernel {
 
     if (has(halves, Half::send)) offer(ctx, s, state, epoch, stopped);
     if (has(halves, Half::recv) && !stopped) {
-      // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies together.
+      // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies
+      // together.
       WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), quotient(tokens + ctx.blocks() - 1, ctx.blocks()),
                                             Ctx::warps_per_sum(hidden * sizeof(T)));
       std::int32_t const step = ctx.blocks() * share.groups,

@@ -11,8 +11,8 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief Operands: x [t, H], ids [t, K], weights [t, K] fp32 or none, scales [t, scale_bytes] or none; t is `tokens`, or
-//!        what `token_count` holds when it is given.
+//! @brief Operands: x [t, H], ids [t, K], weights [t, K] fp32 or none, scales [t, scale_bytes] or none; t is `tokens`,
+//!        or what `token_count` holds when it is given.
 template <class PeerRef, routing::IndexType Index>
 struct DispatchArgs {
   FaultPort<PeerRef> port;
@@ -44,8 +44,8 @@ struct DispatchArgs {
   }
 
   static constexpr std::int32_t kIdsAtOnce = 8;
-  //! @brief Ids [first, first + kIdsAtOnce) of token t, kNoExpert past topk. All are read before the first is looked at:
-  //!        on a GPU the reads are what takes time.
+  //! @brief Ids [first, first + kIdsAtOnce) of token t, kNoExpert past topk. All are read before the first is looked
+  //!        at: on a GPU the reads are what takes time.
   template <class Ctx>
   MORI_EP_HD void read_ids(Ctx& ctx, std::int32_t t, std::int32_t first, Index (&id)[kIdsAtOnce]) const {
     struct alignas(16) Vector {
@@ -89,8 +89,8 @@ struct DispatchArgs {
   }
 };
 
-//! @brief A block's scratch during a dispatch. Votes say which tokens go to which rank: a word per tile of tokens and rank,
-//!        a bit per token. Those of one window of tokens are here at a time.
+//! @brief A block's scratch during a dispatch. Votes say which tokens go to which rank: a word per tile of tokens and
+//!        rank, a bit per token. Those of one window of tokens are here at a time.
 template <class PeerRef>
 struct DispatchScratch {
   enum Flag : std::int32_t { kStopped = 0, kUnheard, kInvalid, kInvalidTold, kReceived, kMissing, kLast, kFlags };

@@ -39,8 +39,8 @@ struct CountExchange {
     return ctx.warp() * kChunk<Ctx> + ctx.lane();
   }
 
-  //! @brief Counts tokens: all of them, or this block's share when the blocks share the counting. `early`: `ids` has those
-  //!        of this thread's first token.
+  //! @brief Counts tokens: all of them, or this block's share when the blocks share the counting. `early`: `ids` has
+  //!        those of this thread's first token.
   template <class Ctx>
   MORI_EP_HD void vote(Ctx& ctx, bool early, Index (&ids)[Args::kIdsAtOnce]) const {
     std::int32_t const chunks = (count + kChunk<Ctx> - 1) / kChunk<Ctx>;
@@ -78,8 +78,8 @@ struct CountExchange {
     }
   }
 
-  //! @brief The votes that the blocks of this rank have posted, as words that are whole by themselves: adds all to `total`
-  //!        and keeps the first window's. False when a block did not come.
+  //! @brief The votes that the blocks of this rank have posted, as words that are whole by themselves: adds all to
+  //!        `total` and keeps the first window's. False when a block did not come.
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD bool hear_votes(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), words = tiles_of(count) * world;
@@ -145,10 +145,10 @@ struct CountExchange {
     });
   }
 
-  //! @brief The blocks share the peers out and tell each: the rows for every rank, and, when every block counts, the rows
-  //!        for each of the peer's experts and the ids that name nothing but are not kNoExpert, one row per expert that a
-  //!        token names. The counts order what this rank's stream did before this launch (reading the rows of the last
-  //!        epoch) before a peer sees this epoch; the others are words that are whole by themselves.
+  //! @brief The blocks share the peers out and tell each: the rows for every rank, and, when every block counts, the
+  //!        rows for each of the peer's experts and the ids that name nothing but are not kNoExpert, one row per expert
+  //!        that a token names. The counts order what this rank's stream did before this launch (reading the rows of
+  //!        the last epoch) before a peer sees this epoch; the others are words that are whole by themselves.
   template <class Ctx>
   MORI_EP_HD void announce(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
@@ -171,8 +171,8 @@ struct CountExchange {
     }
   }
 
-  //! @brief The expert counts when the blocks share the counting, by one warp of each: a tally in this rank's memory, and
-  //!        the last block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
+  //! @brief The expert counts when the blocks share the counting, by one warp of each: a tally in this rank's memory,
+  //!        and the last block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
   template <class Ctx>
   MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
     std::int32_t const experts = args.placement.experts(), local_experts = args.placement.experts_per_rank();
@@ -197,9 +197,10 @@ struct CountExchange {
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
   }
 
-  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. `closing`: other threads
-  //!        of the block meanwhile hear what else can be here by now, so that one time of waiting serves all: the expert
-  //!        counts, when every block counts, and the blocks of a rank without tokens. False when a peer did not come.
+  //! @brief Acquires all counts: adds the rows of earlier ranks to `before`, and what comes here. `closing`: other
+  //!        threads of the block meanwhile hear what else can be here by now, so that one time of waiting serves all:
+  //!        the expert counts, when every block counts, and the blocks of a rank without tokens. False when a peer did
+  //!        not come.
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx, bool closing) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank, counts = world * (world + 1);
@@ -243,8 +244,8 @@ struct CountExchange {
       }
   }
 
-  //! @brief The expert counts of all ranks, into `received`; by thread `first` of `step`. Raises kMissing when a peer did
-  //!        not come.
+  //! @brief The expert counts of all ranks, into `received`; by thread `first` of `step`. Raises kMissing when a peer
+  //!        did not come.
   template <class Ctx>
   MORI_EP_HD void hear_experts(Ctx& ctx, std::int32_t first, std::int32_t step) const {
     std::int32_t const me = args.port.peers.rank, each = args.placement.experts_per_rank() + 1;

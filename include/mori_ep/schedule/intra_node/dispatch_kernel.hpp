@@ -13,15 +13,15 @@
 //!  2. d reads rows of n only after it has acquired rows_arrived of n from every block that sent some; a block releases
 //!     its word after all its warps have flushed their stores: so rows and metadata are whole.
 //!  3. s overwrites its counts of n, of rows and of experts, in dispatch n + 2, since odd and even epochs have words of
-//!     their own. It enters that after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended,
-//!     which hears all of n: so none is lost. The votes and the tally that the blocks of one rank share are overwritten
-//!     by that rank's next launch, or by the last block to arrive, after which none touches them.
-//!  4. d overwrites its combine rows only after its dispatch n has completed, that is after its last block has acquired every
-//!     rank's counts of n, which s publishes in a stream that has finished combine n - 1: so no puller is overtaken
-//!     (combine_kernel.hpp).
-//!  5. The last block advances this rank's epoch, and takes back the parts drawn, after it has acquired rows_arrived of n from all
-//!     blocks of its own rank, which without tokens release it as soon as they have announced what they must: so every
-//!     block has read the one and drawn its last from the other before.
+//!     their own. It enters that after it has heard d's counts of n + 1, which d publishes after its dispatch n has
+//!     ended, which hears all of n: so none is lost. The votes and the tally that the blocks of one rank share are
+//!     overwritten by that rank's next launch, or by the last block to arrive, after which none touches them.
+//!  4. d overwrites its combine rows only after its dispatch n has completed, that is after its last block has acquired
+//!     every rank's counts of n, which s publishes in a stream that has finished combine n - 1: so no puller is
+//!     overtaken (combine_kernel.hpp).
+//!  5. The last block advances this rank's epoch, and takes back the parts drawn, after it has acquired rows_arrived of
+//!     n from all blocks of its own rank, which without tokens release it as soon as they have announced what they
+//!     must: so every block has read the one and drawn its last from the other before.
 #pragma once
 
 #include <cstddef>
@@ -58,11 +58,8 @@ struct DispatchKernel {
     if (thread(ctx) == 0 && failed) s.flags[Scratch::kStopped] = 1;
 
     std::int32_t const count = given < 0 || given > args.tokens ? 0 : given;
-    bool const sending = sends && count > 0;
     Counts const counts{args, s, epoch, count, shared};
-    // The first blocks tell the peers, the last one closes the dispatch.
-    bool const telling = sends && counts.announces(ctx), closing = ctx.block() == ctx.blocks() - 1;
-    bool const last_warp = ctx.warp() == ctx.warps() - 1;
+    bool const sending = sends && count > 0, closing = ctx.block() == ctx.blocks() - 1;
     ctx.block_sync();
     if (sending) counts.vote(ctx, early, ids);
     ctx.block_sync();
@@ -72,35 +69,7 @@ struct DispatchKernel {
       if (count != given && ctx.block() == 0 && thread(ctx) == 0)
         args.port.raise(ctx, Errc::invalid_argument, Phase::dispatch_counts, args.port.peers.rank, epoch, epoch, given,
                         args.tokens, Operand::token_count);
-      if (shared && sending) ok = counts.hear_votes(ctx);
-      if (ok && telling) counts.announce(ctx);
-      if (ok && !sending) enter(ctx, s, epoch);
-      // While the counts travel.
-      std::int32_t const window = Scratch::tiles(args.placement.world()) * Scratch::kTile;
-      Rows rows{
-          .args = args, .s = s, .drawn = &state->parts_drawn, .count = count, .end = count < window ? count : window};
-      if (ok && sending) {
-        rows.share_out(ctx);
-        rows.prefetch(ctx);
-        counts.number(ctx, 0);
-      }
-      if (ok && (sending || closing)) ok = counts.hear(ctx, closing);
-      if (ok && closing && !shared) account(ctx, s, state, count, thread(ctx), threads(ctx));
-      if (ok && shared && last_warp) counts.tally_experts(ctx, state);
-      MORI_EP_ROLLED
-      while (ok && sending) {
-        rows.send(ctx);
-        if (rows.end == count) break;
-        rows.begin = rows.end;
-        rows.end = count - rows.begin < window ? count : rows.begin + window;
-        counts.turn_window(ctx, rows.begin);
-      }
-      if (ok && closing && shared && last_warp) {
-        counts.hear_experts(ctx, ctx.lane(), Ctx::lanes);
-        ctx.warp_sync();
-        account(ctx, s, state, count, ctx.lane(), Ctx::lanes);
-      }
-      if (ok && sending) publish_rows(ctx, s, epoch);
+      ok = send(ctx, s, counts, state, closing);
     }
     if (closing) finish(ctx, s, state, epoch, sending, ok);
     // Nothing of this block may touch a peer's memory, or its own, after it has counted itself out.
@@ -121,6 +90,45 @@ struct DispatchKernel {
     by_thread(ctx, world, [&](std::int32_t i) { s.table[i] = ctx.load(args.port.peers.bases + i); });
   }
 
+  //! This block's part in the exchange of counts, and in sending. The first blocks tell the peers; the last one, which
+  //! closes the dispatch, accounts for what will come.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD bool send(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state,
+                                     bool closing) const {
+    std::int32_t const count = counts.count;
+    bool const sending = count > 0, last_warp = ctx.warp() == ctx.warps() - 1;
+    if (counts.shared && sending && !counts.hear_votes(ctx)) return false;
+    if (counts.announces(ctx)) counts.announce(ctx);
+    if (!sending) enter(ctx, s, counts.epoch);
+    // While the counts travel.
+    std::int32_t const window = Scratch::tiles(args.placement.world()) * Scratch::kTile;
+    Rows rows{
+        .args = args, .s = s, .drawn = &state->parts_drawn, .count = count, .end = count < window ? count : window};
+    if (sending) {
+      rows.share_out(ctx);
+      rows.prefetch(ctx);
+      counts.number(ctx, 0);
+    }
+    if ((sending || closing) && !counts.hear(ctx, closing)) return false;
+    if (closing && !counts.shared) account(ctx, s, state, count, thread(ctx), threads(ctx));
+    if (counts.shared && last_warp) counts.tally_experts(ctx, state);
+    MORI_EP_ROLLED
+    while (sending) {
+      rows.send(ctx);
+      if (rows.end == count) break;
+      rows.begin = rows.end;
+      rows.end = count - rows.begin < window ? count : rows.begin + window;
+      counts.turn_window(ctx, rows.begin);
+    }
+    if (closing && counts.shared && last_warp) {
+      counts.hear_experts(ctx, ctx.lane(), Ctx::lanes);
+      ctx.warp_sync();
+      account(ctx, s, state, count, ctx.lane(), Ctx::lanes);
+    }
+    if (sending) publish_rows(ctx, s, counts.epoch);
+    return true;
+  }
+
   //! A block of a rank without tokens has read the epoch, and has no more to say.
   template <class Ctx>
   MORI_EP_HD void enter(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
@@ -138,8 +146,8 @@ struct DispatchKernel {
     });
   }
 
-  //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those, when only
-  //! sending); then the dispatch is done and the epoch advances.
+  //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those,
+  //! when only sending); then the dispatch is done and the epoch advances.
   template <class Ctx>
   MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool sending,
                          bool ok) const {
@@ -194,8 +202,8 @@ struct DispatchKernel {
     }
   }
 
-  //! What this rank receives, in all and by expert, and from how many blocks: known before the rows are there. By thread
-  //! `first` of `step`.
+  //! What this rank receives, in all and by expert, and from how many blocks: known before the rows are there. By
+  //! thread `first` of `step`.
   template <class Ctx>
   MORI_EP_HD void account(Ctx& ctx, const Scratch& s, SetState* state, std::int32_t count, std::int32_t first,
                           std::int32_t step) const {

@@ -9,8 +9,8 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief One block's part in sending the tokens of a window, once it is known where their rows begin. Weighted: the ticket
-//!        keeps each copy's weight.
+//! @brief One block's part in sending the tokens of a window, once it is known where their rows begin. Weighted: the
+//!        ticket keeps each copy's weight.
 //!
 //! The warps of all blocks take parts of rows as they come free: memory serves some multiprocessors faster than others,
 //! and what is written at one time lies together. Each warp's first part is its by number; later ones are drawn from a
@@ -131,8 +131,8 @@ struct RowSender {
     return sum;
   }
 
-  //! What travels beside the rows, by warp `first` of `step`: a tile of tokens and a rank at a time, whose rows lie side by
-  //! side there, and the ticket's copy of a tile.
+  //! What travels beside the rows, by warp `first` of `step`: a tile of tokens and a rank at a time, whose rows lie
+  //! side by side there, and the ticket's copy of a tile.
   template <class Ctx>
   MORI_EP_HD void send_beside(Ctx& ctx, std::int32_t first, std::int32_t step) const {
     std::int32_t const each = args.placement.world() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;

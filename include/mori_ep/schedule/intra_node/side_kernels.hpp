@@ -25,8 +25,8 @@ struct CountedKernel {
   }
 };
 
-//! @brief Copies a ticket's routing out of its buffer set, so that it outlives the ticket. Tokens that were not dispatched
-//!        (past a device-side count, or after a fault) go to no expert.
+//! @brief Copies a ticket's routing out of its buffer set, so that it outlives the ticket. Tokens that were not
+//!        dispatched (past a device-side count, or after a fault) go to no expert.
 template <routing::IndexType Index>
 struct KeepKernel {
   Index* to_ids;      // [tokens, topk]

@@ -19,8 +19,8 @@ MORI_EP_HD constexpr std::int32_t quotient(std::int32_t a, std::int32_t b) noexc
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b));
 }
 
-//! @brief How `warps` warps of a block share tokens: groups of `parts` warps take every groups-th token, and the warps of
-//!        a group share its row: `wanted` of them, more when there are too few tokens to use all.
+//! @brief How `warps` warps of a block share tokens: groups of `parts` warps take every groups-th token, and the warps
+//!        of a group share its row: `wanted` of them, more when there are too few tokens to use all.
 struct WarpShare {
   std::int32_t group, groups, part, parts;
   //! @brief Warps left over (group >= groups) have no token.
