@@ -47,12 +47,12 @@ TEST_CASE("combine is the adjoint of dispatch") {
   constexpr int kWorld = 4, kHidden = 16, kTopk = 3, kTokens = 12, kExpertsPerRank = 2;
   std::vector<double> dispatched(kWorld, 0), combined(kWorld, 0);
   Status const s = comm::LocalWorld(kWorld).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
     auto op = Op<float>::create(comm, {.hidden_dim = kHidden,
                                        .max_num_inp_token_per_rank = kTokens,
                                        .num_experts_per_rank = kExpertsPerRank,
                                        .num_experts_per_token = kTopk});
     if (!op.ok()) return op.status();
-    Stream stream;
     Rng rng(static_cast<std::uint64_t>(comm.rank()));
     Vector<float> x(kTokens * kHidden), out(x.size());
     for (float& v : x) v = static_cast<float>(rng.in(-9, 9));

@@ -63,7 +63,7 @@ TEST_CASE("caller-provided memory may hold anything") {
     for (int r = 0; r < kWorld; ++r) {
       arenas.emplace_back(Machine::allocate(bytes), [bytes](std::byte* m) { Machine::release(m, bytes); });
       std::vector<std::byte> const content(bytes, static_cast<std::byte>(fill));
-      Machine::copy(arenas.back().get(), content.data(), bytes);
+      copy_now(arenas.back().get(), content.data(), bytes);
     }
     LocalWorld(kWorld)
         .run([&](Communicator& comm) {

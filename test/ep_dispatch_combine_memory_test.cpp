@@ -29,6 +29,7 @@ TEST_CASE("rows past the capacity are dropped and counted, kept ones are exact, 
 TEST_CASE("check reports an overflow with its figures, once, and the operator goes on") {
   Complaints wrong;
   Status const s = comm::LocalWorld(3).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
     auto op = Op<float>::create(comm, {.hidden_dim = 16,
                                        .max_num_inp_token_per_rank = 4,
                                        .num_experts_per_rank = 2,
@@ -36,7 +37,6 @@ TEST_CASE("check reports an overflow with its figures, once, and the operator go
                                        .max_total_recv_tokens = 5});
     if (!op.ok()) return op.status();
     wrong.expect(op->capacity() == 5, "capacity");
-    Stream stream;
     Vector<float> x(4 * 16, 1), y(x.size());
     for (int round = 0; round < 2; ++round) {
       // Round 0: all twelve tokens to rank 1. Round 1: each to its own rank.

@@ -68,10 +68,10 @@ void on_two_ranks(const EpDispatchCombineConfig& config, Body&& body) {
   plan = make_plan(plan.setup, Routing::any, 2, 71);
   Player<Operator> player(plan);
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
     auto op = Operator::create(comm, config);
     if (!op.ok()) return op.status();
     Memory memory;
-    Stream stream;
     body(*op, stream, memory, wrong);
     stream.synchronize();
     wrong.expect(memory.y.untouched(), "something was written to the output");
@@ -238,9 +238,9 @@ TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable
 TEST_CASE("tickets of another operator, used, moved from or not ready are refused") {
   Complaints wrong;
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
     auto a = FloatOp::create(comm, kConfig), b = FloatOp::create(comm, kConfig);
     if (!a.ok() || !b.ok()) return a.status();
-    Stream stream;
     Memory m;
     FloatOp::CombineInputs const out{.output = {Memory::at<float>(m.y), 4, 16}};
     auto const refuse = [&](const Status& got, const char* hint) {
@@ -289,10 +289,10 @@ TEST_CASE("tickets of another operator, used, moved from or not ready are refuse
 TEST_CASE("a kept routing fits its operator and its number of tokens only") {
   Complaints wrong;
   Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
     auto a = FloatOp::create(comm, kConfig), b = FloatOp::create(comm, kConfig);
     auto w = WeightedOp::create(comm, kConfig);
     if (!a.ok() || !b.ok() || !w.ok()) return a.status();
-    Stream stream;
     Memory m;
     auto got = a->dispatch(m.inputs(), stream);
     if (!got.ok()) return got.status();

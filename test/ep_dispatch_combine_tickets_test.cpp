@@ -135,9 +135,9 @@ TEST_CASE("one ticket more than there are buffer sets is refused") {
     Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
       EpDispatchCombineConfig config = two_sets().config;
       config.num_buffer_sets = sets;
+      Stream stream;
       auto op = Op<float>::create(comm, config);
       if (!op.ok()) return op.status();
-      Stream stream;
       Vector<float> x(24, 1);
       Vector<std::int32_t> ids = {0, 2, 1};
       Op<float>::DispatchInputs const in{.input = {x.data(), 1, 24}, .indices = {ids.data(), 1, 3}};

@@ -295,9 +295,10 @@ class EpDispatchCombine {
   //! @brief Waits for the stream, then gives the dispatch's totals, true total and drops included.
   [[nodiscard]] Result<routing::RecvTotals> recv_totals(const Ticket& ticket, StreamRef stream) const noexcept {
     if (Status s = usable_any(ticket); !s.ok()) return s;
-    if (Status s = Exec::synchronize(stream); !s.ok()) return s;
+    auto totals = runner_->totals(ticket.set_, stream);
+    if (!totals.ok()) return totals;
     if (Status s = runner_->fault(); !s.ok()) return s;
-    return runner_->totals(ticket.set_);
+    return totals;
   }
   //! @brief Waits for the stream, then says how the dispatch went: ok, a fault, or a receive overflow with its figures.
   [[nodiscard]] Status check(const Ticket& ticket, StreamRef stream) const noexcept {

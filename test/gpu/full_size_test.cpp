@@ -170,8 +170,8 @@ TEST_CASE("eight ranks at full size: every byte of dispatch and every sum of com
     auto const weights = device<float>(kTokens * kTopk), weights_out = device<float>(kTokens * kTopk);
     auto const ids = device<std::int32_t>(all_ids.size()), at = device<std::int32_t>(positions.size());
     auto const bad = device<unsigned long long>(1);
-    Machine::copy(ids.get(), all_ids.data(), all_ids.size() * sizeof(std::int32_t));
-    Machine::copy(at.get(), positions.data(), positions.size() * sizeof(std::int32_t));
+    copy_now(ids.get(), all_ids.data(), all_ids.size() * sizeof(std::int32_t));
+    copy_now(at.get(), positions.data(), positions.size() * sizeof(std::int32_t));
     Stream stream;
     make_input<<<256, 256, 0, stream.handle()>>>(first, x.get(), weights.get());
     for (int round = 0; round < 3; ++round) {
@@ -198,12 +198,12 @@ TEST_CASE("eight ranks at full size: every byte of dispatch and every sum of com
       check_sums<<<256, 256, 0, stream.handle()>>>(first, ids.get(), y.get(), weights_out.get(), bad.get());
     }
     stream.synchronize();
-    Machine::copy(&mismatches[me], bad.get(), sizeof(mismatches[me]));
+    copy_now(&mismatches[me], bad.get(), sizeof(mismatches[me]));
     std::vector<std::uint16_t> row(kHidden);
     Rng rng(mix(96, me));
     for (int i = 0; i < 24 && wrong[me].empty(); ++i) {
       auto const t = static_cast<std::uint32_t>(rng.in(0, kTokens - 1));
-      Machine::copy(row.data(), y.get() + std::size_t{t} * kHidden, kHidden * sizeof(std::uint16_t));
+      copy_now(row.data(), y.get() + std::size_t{t} * kHidden, kHidden * sizeof(std::uint16_t));
       wrong[me] = check_by_oracle(&all_ids[(first + t) * kTopk], first + t, row.data());
     }
     return ep->status();

@@ -141,6 +141,7 @@ TEST_CASE("two graphs of one operator replay with changing inputs and token coun
     std::vector<std::string> wrong(kWorld);
     Status const s = LocalWorld(kWorld).run([&](Communicator& comm) -> Status {
       int const rank = comm.rank();
+      Stream stream;
       auto ep = Ep::create(comm, {.hidden_dim = kHidden,
                                   .max_num_inp_token_per_rank = kTokens,
                                   .num_experts_per_rank = kExpertsPerRank,
@@ -150,7 +151,6 @@ TEST_CASE("two graphs of one operator replay with changing inputs and token coun
       if (!ep.ok()) return ep.status();
       Buffers buffers[3];
       Graph graphs[2];
-      Stream stream;
       std::vector<Record> records(kCalls);
       for (int call = 0; call < kCalls; ++call) {
         Input const in = Input::make(call, rank);

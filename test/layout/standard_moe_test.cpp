@@ -52,12 +52,12 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
     LocalWorld(s.world)
         .run([&](Communicator& comm) {
           auto& problem = problems[static_cast<std::size_t>(comm.rank())];
+          test::Stream stream;
           auto ep = Ep::create(comm, {.hidden_dim = s.hidden,
                                       .max_num_inp_token_per_rank = s.tokens,
                                       .num_experts_per_rank = s.experts_per_rank,
                                       .num_experts_per_token = s.topk})
                         .value();
-          test::Stream stream;
           int const rank = comm.rank(), capacity = static_cast<int>(ep.capacity());
           auto const size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
           Vector<float> x(size(s.tokens * s.hidden)), y(x.size(), std::nanf("")), weights(size(s.tokens * s.topk));
@@ -139,12 +139,12 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
 TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard_moe]") {
   LocalWorld(1)
       .run([](Communicator& comm) {
+        test::Stream stream;
         auto ep = Ep::create(comm, {.hidden_dim = 4,
                                     .max_num_inp_token_per_rank = 2,
                                     .num_experts_per_rank = 1,
                                     .num_experts_per_token = 1})
                       .value();
-        test::Stream stream;
         Vector<float> x(8), packed_x(8);
         Vector<std::int32_t> ids(2), ints(16);
         Vector<std::int64_t> longs(4);

@@ -174,7 +174,10 @@ struct ExploreExec {
     return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   }
   static void release(std::byte* memory, std::size_t) { std::free(memory); }
-  static void copy(void* dst, const void* src, std::size_t bytes) { std::memcpy(dst, src, bytes); }
+  static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef) {
+    std::memcpy(dst, src, bytes);
+    return {};
+  }
 };
 
 //! @brief Plays recorded streams, one per rank, in one interleaving per seed.

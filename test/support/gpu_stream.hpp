@@ -47,13 +47,15 @@ __global__ void copy_bytes(std::byte* to, const std::byte* from, std::size_t byt
   for (std::size_t i = 16 * vectors + threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
 }
 
-//! Lets a kernel start beside the operator's, which may wait for it (Gpu::prepare).
-template <class Kernel>
-void share_units(Kernel* kernel) {
+//! Lets the kernels here start beside the operator's, which may wait for them (Gpu::prepare).
+template <class Exec>
+void prepare_stream_kernels() {
 #if !defined(__HIP__)
-  expect_success(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                      cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-                 "division of a multiprocessor's memory");
+  for (const void* kernel :
+       {reinterpret_cast<const void*>(&await_host<Exec>), reinterpret_cast<const void*>(&copy_bytes<Exec>)})
+    expect_success(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "division of a multiprocessor's memory");
 #endif
 }
 
@@ -121,10 +123,7 @@ template <class Exec>
 requires std::derived_from<Exec, exec::gpu::Gpu>
 class TestStream<Exec> {
  public:
-  TestStream() {
-    share_units(await_host<Exec>);
-    share_units(copy_bytes<Exec>);
-  }
+  TestStream() = default;
   TestStream(const TestStream&) = delete;
   TestStream& operator=(const TestStream&) = delete;
   ~TestStream() { stream_.synchronize(); }

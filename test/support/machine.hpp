@@ -81,11 +81,16 @@ void settle(int rank, int world) {
   Exec::use_device(rank * Exec::device_count() / world).or_throw();
 }
 
+//! @brief Copies at once, to or from memory that perhaps only kernels can reach.
+inline void copy_now(void* to, const void* from, std::size_t bytes) {
+  Machine::Stream stream;
+  Machine::copy(to, from, bytes, stream).or_throw();
+}
 //! @brief A value that lies where only kernels can read it.
 template <class T>
 T read(const T* from) {
   T value;
-  Machine::copy(&value, from, sizeof(T));
+  copy_now(&value, from, sizeof(T));
   return value;
 }
 

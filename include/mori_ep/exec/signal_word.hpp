@@ -19,11 +19,13 @@ MORI_EP_HD constexpr std::uint32_t signal_payload(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word);
 }
 
-//! @brief Serial-number order: is `a` later than `b`? Right across the wrap while they are less than 2^31 apart.
+//! @brief Is `a` later than `b`, by less than 2^16? Right across the wrap; a word may be older than that when nobody had
+//!        reason to write it, and must not pass for a later one.
 MORI_EP_HD constexpr bool epoch_after(std::uint32_t a, std::uint32_t b) noexcept {
-  return static_cast<std::int32_t>(a - b) > 0;
+  return a != b && a - b < (1u << 16);
 }
 static_assert(epoch_after(0u, 0xffffffffu) && !epoch_after(0xffffffffu, 0u) && !epoch_after(7u, 7u));
+static_assert(!epoch_after(1u, 0x80000005u));
 
 //! @brief How a wait ended.
 enum class WaitEnd : std::uint32_t { arrived = 0, expired = 1, peer_fault = 2, out_of_step = 3, stopped = 4 };

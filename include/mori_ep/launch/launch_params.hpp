@@ -14,15 +14,18 @@ struct LaunchParams {
 };
 
 //! @brief How many blocks one launch may have, by warps per block: what the machine keeps resident of the schedule's
-//!        kernels, shared out among the launches that may be on one device at the same time.
+//!        kernels, shared out among the launches that may be on one device at the same time. `usual_warps` is what they
+//!        all have unless a call says otherwise: a narrower block may take the room of a usual one, so no more of them
+//!        fit. A wider one may find no room between usual ones: configure as many warps as the widest call has.
 struct LaunchLimits {
   exec::Residency residency;
   int sharers = 1;
   int most_blocks = 1 << 30;  //!< that the schedule has words for
   int default_blocks = 1, default_warps = 1;
+  int usual_warps = 1;
 
   [[nodiscard]] constexpr int blocks(int warps) const noexcept {
-    int const resident = residency.blocks[warps] / sharers;
+    int const resident = residency.blocks[warps > usual_warps ? warps : usual_warps] / sharers;
     return resident < most_blocks ? resident : most_blocks;
   }
 };

@@ -79,8 +79,9 @@ class Runner {
     if (!boards.ok()) return boards.error();
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
     runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();
-    runner->initialise();
+    Status const ready = runner->initialise();
     if (Status s = comm.barrier(); !s.ok()) return s;
+    if (!ready.ok()) return ready;
     return Result<std::unique_ptr<Runner>>(std::move(runner));
   }
 
@@ -220,19 +221,22 @@ class Runner {
   //! @brief Collective: all kernels have ended on every rank, then signals, states and faults start anew.
   Status recover(StreamRef stream) noexcept {
     if (Status s = Exec::synchronize(stream); !s.ok()) return s;
+    if constexpr (Exec::kFreeWaits) Exec::drain();  // the other sets' streams
     if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms)))
       return Error{.code = Errc::timeout,
                    .phase = Phase::barrier,
                    .rank = comm_.rank(),
                    .hint = "Work of this operator on another stream does not end."};
     if (Status s = comm_.barrier(); !s.ok()) return s;
-    initialise();
-    return comm_.barrier();
+    Status const ready = initialise();
+    if (Status s = comm_.barrier(); !s.ok()) return s;
+    return ready;
   }
 
-  [[nodiscard]] routing::RecvTotals totals(int set) const noexcept {
+  [[nodiscard]] Result<routing::RecvTotals> totals(int set, StreamRef stream) const noexcept {
     routing::RecvTotals out;
-    Exec::copy(&out, &at<SetState>(layout_.sets[set].state)->totals, sizeof(out));
+    if (Status s = Exec::copy(&out, &at<SetState>(layout_.sets[set].state)->totals, sizeof(out), stream); !s.ok())
+      return s;
     return out;
   }
 
@@ -275,6 +279,7 @@ class Runner {
     for (int w = 0; w <= exec::Residency::kMaxWarps; ++w)
       limits.residency.blocks[w] = std::min(dispatch.blocks[w], combine.blocks[w]);
     limits.default_warps = Exec::default_warps();
+    limits.usual_warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
     return limits;
   }
 
@@ -315,35 +320,36 @@ class Runner {
   }
 
   //! Every signal word starts at first_epoch, the states too: the first dispatch is the epoch after it.
-  void initialise() noexcept {
-    auto const world = static_cast<std::size_t>(comm_.world());
-    auto const fill = [this](comm::Region region, std::uint64_t word) {
-      std::vector<std::uint64_t> words(region.bytes / sizeof(word), word);
-      Exec::copy(at<std::byte>(region), words.data(), words.size() * sizeof(word));
+  [[nodiscard]] Status initialise() noexcept {
+    typename Exec::Stream stream;
+    Status status;
+    auto const put = [&](comm::Region region, const auto& values) {
+      if (status.ok())
+        status = Exec::copy(at<std::byte>(region), values.data(), values.size() * sizeof(values[0]), stream);
     };
-    std::uint64_t const before_first = exec::signal_word(config_.first_epoch, 0);
     std::vector<std::byte*> bases, board_bases;
-    for (std::size_t r = 0; r < world; ++r) {
-      bases.push_back(arenas_.base_of(static_cast<int>(r)));
-      board_bases.push_back(boards_.base_of(static_cast<int>(r)));
+    for (int r = 0; r < comm_.world(); ++r) {
+      bases.push_back(arenas_.base_of(r));
+      board_bases.push_back(boards_.base_of(r));
     }
-    Exec::copy(at<std::byte>(layout_.bases), bases.data(), world * sizeof(std::byte*));
-    Exec::copy(at<std::byte>(layout_.board_bases), board_bases.data(), world * sizeof(std::byte*));
+    put(layout_.bases, bases);
+    put(layout_.board_bases, board_bases);
+    std::uint64_t const before_first = exec::signal_word(config_.first_epoch, 0);
     for (int i = 0; i < config_.num_buffer_sets; ++i) {
       const SetLayout& set = layout_.sets[i];
       for (comm::Region words : {set.counts, set.expert_counts, set.votes, set.rows_arrived, set.combine_ready})
-        fill(words, before_first);
-      std::vector<std::uint32_t> const none(set.expert_tally.bytes / sizeof(std::uint32_t), 0);
-      Exec::copy(at<std::byte>(set.expert_tally), none.data(), set.expert_tally.bytes);
+        put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
+      put(set.expert_tally, std::vector<std::uint32_t>(set.expert_tally.bytes / sizeof(std::uint32_t), 0));
       SetState state;
       state.epoch = config_.first_epoch;
       state.blocks_ended = blocks_launched_[i];
-      Exec::copy(at<std::byte>(set.state), &state, sizeof(state));
+      put(set.state, std::span<const SetState>(&state, 1));
     }
     FaultGate const open;
-    Exec::copy(at<std::byte>(layout_.gate), &open, sizeof(open));
-    for (std::size_t r = 0; r < world; ++r) board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
+    put(layout_.gate, std::span<const FaultGate>(&open, 1));
+    for (int r = 0; r < comm_.world(); ++r) board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
     *board_at<FaultRecord>(board_layout_.record) = FaultRecord{};
+    return status;
   }
 
   //! True when every block enqueued so far has ended; a machine whose release() waits needs no count.

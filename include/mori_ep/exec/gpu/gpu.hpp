@@ -161,8 +161,10 @@ struct Gpu {
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
     if (malloc_shared(&memory, bytes) == kRtSuccess) {
-      if (MORI_EP_RT(MemsetAsync)(memory, 0, bytes, own_stream()) == kRtSuccess &&
-          MORI_EP_RT(StreamSynchronize)(own_stream()) == kRtSuccess)
+      // Not on the null stream, which may wait for callers' streams, whose kernels wait for peers.
+      Stream const stream;
+      if (MORI_EP_RT(MemsetAsync)(memory, 0, bytes, stream.handle()) == kRtSuccess &&
+          MORI_EP_RT(StreamSynchronize)(stream.handle()) == kRtSuccess)
         return static_cast<std::byte*>(memory);
       release(static_cast<std::byte*>(memory), bytes);
     }
@@ -187,9 +189,11 @@ struct Gpu {
     OutsideCapture const mode;
     (void)free_host(memory);
   }
-  static void copy(void* dst, const void* src, std::size_t bytes) noexcept {
-    (void)MORI_EP_RT(MemcpyAsync)(dst, src, bytes, MORI_EP_RT(MemcpyDefault), own_stream());
-    (void)MORI_EP_RT(StreamSynchronize)(own_stream());
+  static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef stream) noexcept {
+    if (Status s = status_of(MORI_EP_RT(MemcpyAsync)(dst, src, bytes, MORI_EP_RT(MemcpyDefault), stream.get()), "copy");
+        !s.ok())
+      return s;
+    return synchronize(stream);
   }
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
@@ -211,10 +215,6 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
-  //! For fills and copies that the host waits for. Work on the null stream would wait for callers' streams, whose
-  //! kernels may wait for peers, and hold back their launches.
-  static RtStream own_stream() noexcept { return MORI_EP_RT(StreamPerThread); }
-
   //! Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all
   //! kernels one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not
   //! run side by side, and one may be waiting for the other. Asks the driver once per device: residency() does, before

@@ -73,7 +73,11 @@ struct Host {
   static void release(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
   static std::byte* allocate_board(std::size_t bytes) noexcept { return allocate(bytes); }
   static void release_board(std::byte* memory, std::size_t bytes) noexcept { release(memory, bytes); }
-  static void copy(void* dst, const void* src, std::size_t bytes) noexcept { std::memcpy(dst, src, bytes); }
+  static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef stream) noexcept {
+    if (Status s = synchronize(stream); !s.ok()) return s;
+    std::memcpy(dst, src, bytes);
+    return {};
+  }
 };
 static_assert(ExecPolicy<Host>);
 

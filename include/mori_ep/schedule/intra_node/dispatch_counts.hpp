@@ -88,7 +88,7 @@ struct CountExchange {
       std::uint32_t votes = 0;
       if (!args.port.await(ctx, votes_of(0) + i, epoch, Phase::dispatch_counts, args.port.peers.rank, &votes,
                            exec::WaitOrder::none)) {
-        ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
+        ctx.shared_add(s.flags + Scratch::kVotesUnheard, 1u);
         break;
       }
       if (i < Scratch::tiles(world) * world) s.votes[i] = votes;
@@ -96,7 +96,7 @@ struct CountExchange {
                      static_cast<std::uint32_t>(routing::count_bits(votes)));
     }
     ctx.block_sync();
-    return s.flags[Scratch::kUnheard] == 0;
+    return s.flags[Scratch::kVotesUnheard] == 0;
   }
 
   //! @brief The votes of the window that begins at token `begin`, which is not the first; `before` moves on to it.
