@@ -117,9 +117,9 @@ class GuardedArena {
  public:
   explicit GuardedArena(std::size_t bytes) : base_(allocate_raw<Exec>(bytes + 2 * Guarded::kGuard)), bytes_(bytes) {
     std::vector<std::byte> const guard(Guarded::kGuard, Guarded::kCanary);
-    Exec::copy(base_, guard.data(), guard.size());
-    if (!raw_arenas()) Exec::copy(data(), std::vector<std::byte>(bytes, Guarded::kFill).data(), bytes);
-    Exec::copy(data() + bytes, guard.data(), guard.size());
+    copy_now<Exec>(base_, guard.data(), guard.size());
+    if (!raw_arenas()) copy_now<Exec>(data(), std::vector<std::byte>(bytes, Guarded::kFill).data(), bytes);
+    copy_now<Exec>(data() + bytes, guard.data(), guard.size());
   }
   GuardedArena(GuardedArena&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
   GuardedArena& operator=(GuardedArena&&) = delete;
@@ -130,14 +130,14 @@ class GuardedArena {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool intact() const {
     std::vector<std::byte> ends(2 * Guarded::kGuard);
-    Exec::copy(ends.data(), base_, Guarded::kGuard);
-    Exec::copy(ends.data() + Guarded::kGuard, data() + bytes_, Guarded::kGuard);
+    copy_now<Exec>(ends.data(), base_, Guarded::kGuard);
+    copy_now<Exec>(ends.data() + Guarded::kGuard, data() + bytes_, Guarded::kGuard);
     return Guarded::all(ends.data(), ends.size(), Guarded::kCanary);
   }
   //! @brief Not a byte was written.
   [[nodiscard]] bool untouched() const {
     std::vector<std::byte> all(bytes_);
-    Exec::copy(all.data(), data(), bytes_);
+    copy_now<Exec>(all.data(), data(), bytes_);
     return intact() && Guarded::all(all.data(), bytes_, Guarded::kFill);
   }
 

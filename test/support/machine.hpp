@@ -82,9 +82,10 @@ void settle(int rank, int world) {
 }
 
 //! @brief Copies at once, to or from memory that perhaps only kernels can reach.
-inline void copy_now(void* to, const void* from, std::size_t bytes) {
-  Machine::Stream stream;
-  Machine::copy(to, from, bytes, stream).or_throw();
+template <class Exec = Machine>
+void copy_now(void* to, const void* from, std::size_t bytes) {
+  typename Exec::Stream stream;
+  Exec::copy(to, from, bytes, stream).or_throw();
 }
 //! @brief A value that lies where only kernels can read it.
 template <class T>
