@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# All that a GPU is wanted for, in one go and bounded: the device tests, compute-sanitizer, the tables of bench/cuda_tables.sh.
+# `bash bench/cuda_session.sh TEST_PROGRAM EP_BENCH FOLDER`: mori_ep_cuda_test and ep_bench, built with -DMORI_EP_GPU=cuda
+# -DCMAKE_BUILD_TYPE=Release. Output goes to FOLDER, a line for each step to stdout. LIMIT: seconds for one file's tests
+# (60); SANITIZED: random configurations under each sanitizer (8, 0 for none). Fails when a step does; 77 without a device.
+set -uo pipefail
+if (($# != 3)); then
+  sed -n '3,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+  exit 2
+fi
+tests=$1 bench=$2 folder=$3
+limit=${LIMIT-60} sanitized=${SANITIZED-8} failed=0
+mkdir -p "$folder"
+
+# step NAME SECONDS COMMAND...
+step() {
+  local name=$1 seconds=$2 began=$SECONDS status=0
+  shift 2
+  timeout "$seconds" "$@" >"$folder/$name.txt" 2>&1 || status=$?
+  local said="failed with $status"
+  case $status in
+    0) said=passed ;;
+    77) said=skipped ;;
+    124) said="not done in $seconds s" ;;
+  esac
+  printf '%-48s %s, %d s\n' "$name" "$said" $((SECONDS - began))
+  ((status == 0 || status == 77)) && return
+  failed=1
+  tail -n 25 "$folder/$name.txt"
+}
+
+if ! listed=$("$tests" --list-tags --filenames-as-tags); then
+  printf '%s\n' "$listed"
+  exit 77
+fi
+left_out='~[one_gpu_is_too_small]~[creates_beside_kernels]'
+for stem in $(grep -o '\[#[a-z_]*\]' <<<"$listed" | tr -d '[]#' | sort -u); do
+  step "$stem" "$limit" "$tests" --filenames-as-tags "[#$stem]$left_out"
+done
+if ((sanitized > 0)) && command -v compute-sanitizer >/dev/null; then
+  export MORI_EP_TEST_CASES=$sanitized
+  for tool in memcheck racecheck initcheck; do
+    # Why initcheck is given a world of one: test/gpu.cmake.
+    [[ $tool == initcheck ]] && export MORI_EP_TEST_WORLD=1 MORI_EP_TEST_RAW_ARENAS=1
+    step "$tool" $((4 * limit)) compute-sanitizer --tool "$tool" --error-exitcode 66 "$tests" --filenames-as-tags \
+      '[#ep_dispatch_combine_random_test]'
+  done
+fi
+step tables $((4 * limit)) bash "$(dirname "${BASH_SOURCE[0]}")/cuda_tables.sh" "$bench" "$folder"
+exit $failed
