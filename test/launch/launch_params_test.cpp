@@ -64,4 +64,15 @@ TEST_CASE("ranks that share a device share its blocks") {
   REQUIRE(p.error().limit == 128);
 }
 
+TEST_CASE("narrow blocks take the room of usual ones, since others may stand beside them") {
+  launch::LaunchLimits limits = host_limits();
+  limits.sharers = 2;
+  limits.usual_warps = 16;  // 64 such blocks fit, 32 for each sharer
+  for (int warps : {1, 4, 16}) {
+    REQUIRE(resolve({32, warps}, {}, limits).ok());
+    REQUIRE(resolve({33, warps}, {}, limits).error().limit == 32);
+  }
+  REQUIRE(resolve({17, 32}, {}, limits).error().limit == 16);
+}
+
 }  // namespace mori_ep::test
