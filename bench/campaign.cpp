@@ -197,7 +197,10 @@ int run(const Options& options) {
     for (auto const& problem : problems) report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
     ceilings.measure();
     print(std::cout, report, options.format);
-    if (saved.is_open()) print(saved, report, Format::json);
+    if (!saved.is_open()) return;
+    print(saved, report, Format::json);
+    saved.close();
+    if (!saved) throw std::runtime_error("--save " + options.save + ": writing failed.");
   };
   on_host ? campaign(HostCeilings(options.world)) : campaign(GpuCeilings(options.devices));
   return report.ok() ? 0 : 1;

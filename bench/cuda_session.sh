@@ -30,15 +30,28 @@ step() {
   tail -n 25 "$folder/$name.txt"
 }
 
-if ! listed=$("$tests" --list-tags --filenames-as-tags); then
+for program in "$tests" "$bench"; do
+  [[ -x $program ]] && continue
+  echo "$program is no program" >&2
+  exit 2
+done
+listed=$("$tests" --list-tags --filenames-as-tags) || {
+  status=$?
   printf '%s\n' "$listed"
-  exit 77
-fi
+  exit $status
+}
+stems=$(grep -o '\[#[a-z_]*\]' <<<"$listed" | tr -d '[]#' | sort -u)
+[[ $stems ]] || {
+  echo "$tests names no tests" >&2
+  exit 2
+}
 left_out='~[one_gpu_is_too_small]~[creates_beside_kernels]'
-for stem in $(grep -o '\[#[a-z_]*\]' <<<"$listed" | tr -d '[]#' | sort -u); do
+for stem in $stems; do
   step "$stem" "$limit" "$tests" --filenames-as-tags "[#$stem]$left_out"
 done
-if ((sanitized > 0)) && command -v compute-sanitizer >/dev/null; then
+if ((sanitized > 0)) && ! command -v compute-sanitizer >/dev/null; then
+  echo "compute-sanitizer is not on PATH: left out"
+elif ((sanitized > 0)); then
   export MORI_EP_TEST_CASES=$sanitized
   for tool in memcheck racecheck initcheck; do
     # Why initcheck is given a world of one: test/gpu.cmake.

@@ -12,20 +12,22 @@ bench=$1 folder=$2
 tokens=${TOKENS-0,16,128,1024,4096} iterations=${ITERATIONS-500} devices=${DEVICES-1}
 table=$folder/$(date +%F)-cuda-intranode.txt
 mkdir -p "$folder"
-: >"$table"
+written=$(mktemp)
+trap 'rm -f "$written"' EXIT
 
 # measure NAME OPTIONS...
 measure() {
   local name=$1
   shift
   local options=(run --exec cuda --world 8 --devices "$devices" --tokens "$tokens" --iterations "$iterations" "$@")
-  printf '# ep_bench %s\n' "${options[*]}" >>"$table"
-  "$bench" "${options[@]}" --save "$folder/cuda-$name.json" >>"$table"
-  echo >>"$table"
+  printf '# ep_bench %s\n' "${options[*]}" >>"$written"
+  "$bench" "${options[@]}" --save "$folder/cuda-$name.json" >>"$written"
+  echo >>"$written"
 }
 
 measure graph --graph
 measure graph-warm --graph --l2 warm
 measure eager
 measure eager-external --external
+cp "$written" "$table"
 cat "$table"

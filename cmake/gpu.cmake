@@ -16,7 +16,7 @@ target_link_libraries(mori_ep_hip INTERFACE mori_ep)
 # As an expression it is looked at only where the target is used: here HIP may not be a language.
 target_compile_features(mori_ep_hip INTERFACE $<1:hip_std_20>)
 
-set(MORI_EP_GPU "" CACHE STRING "The GPU that bench and tests are built for besides the host: cuda, hip, or empty")
+set(MORI_EP_GPU "" CACHE STRING "The GPU that bench and device tests (cuda) or the code checks (hip) are built for besides the host, or empty")
 set_property(CACHE MORI_EP_GPU PROPERTY STRINGS "" cuda hip)
 if(MORI_EP_GPU STREQUAL "cuda")
   if(NOT CMAKE_CUDA_ARCHITECTURES)

@@ -104,12 +104,12 @@ TEST_CASE("dispatch refuses operands that do not fit the configuration") {
              Case{[](In&in, Memory&) { in.input.data = nullptr; }, "input row bytes", 0, 16},
              Case{[](In&in, Memory&) { ++in.input.data; }, "input row bytes", 4, 16},
              Case{[](In&in, Memory&) { in.input.ld = 18; }, "input row bytes", 72, 16},
-             Case{[](In&in, Memory&) { in.input.ld = 12; }, "input row bytes", 12, 16},
+             Case{[](In&in, Memory&) { in.input.ld = 12; }, "input row bytes", 48, 64},
              Case{[](In&in, Memory&) { in.indices.rows = 3; }, "indices rows", 3, 4},
              Case{[](In&in, Memory&) { in.indices.cols = 3; }, "indices columns", 3, 2},
-             Case{[](In&in, Memory&) { in.indices.ld = 1; }, "indices row bytes", 1, 2},
+             Case{[](In&in, Memory&) { in.indices.ld = 1; }, "indices row bytes", 4, 8},
              Case{[](In&in, Memory&) { in.indices = {}; }, "indices rows", 0, 4},
-             Case{[](In&in, Memory&) { in.indices.data = nullptr; }, "indices row bytes", 0, 16},
+             Case{[](In&in, Memory&) { in.indices.data = nullptr; }, "indices row bytes", 0, 4},
              Case{[](In&in, Memory&) {
                     in.indices.data =
                         reinterpret_cast<const std::int32_t*>(reinterpret_cast<std::uintptr_t>(in.indices.data) + 2);
@@ -126,7 +126,7 @@ TEST_CASE("dispatch refuses operands that do not fit the configuration") {
              Case{[](In&in, Memory&mem) {
                     in.weights = {Memory::at<float>(mem.weights), 4, 2, 1};
                   },
-                  "weights row bytes", 1, 2},
+                  "weights row bytes", 4, 8},
              Case{[](In&in, Memory&mem) {
                     in.scales = {mem.scales.data(), 4, 4};
                   },
@@ -196,7 +196,7 @@ TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable
              Case{[](In&in, Memory&mem) {
                     in.input = {Memory::at<float>(mem.x), 8, 16, 8};
                   },
-                  "combine input row bytes", 8, 16},
+                  "combine input row bytes", 32, 64},
              Case{[](In&in, Memory&mem) {
                     in.weights = {Memory::at<float>(mem.weights), 8, 3};
                   },
@@ -204,7 +204,7 @@ TEST_CASE("combine refuses operands that do not fit, and the ticket stays usable
              Case{[](In&in, Memory&mem) {
                     in.weights = {Memory::at<float>(mem.weights), 8, 2, 1};
                   },
-                  "combine weights row bytes", 1, 2},
+                  "combine weights row bytes", 4, 8},
              Case{[](In&in, Memory&mem) {
                     in.weights_output = {Memory::at<float>(mem.weights), 3, 2};
                   },

@@ -369,17 +369,21 @@ class EpDispatchCombine {
     if (view.rows != rows) return bad(rows_field, view.rows, rows, "It must have as many rows as the limit says.");
     if (rows == 0) return {};
     if (view.cols != cols) return bad(cols_field, view.cols, cols, "It must have as many columns as the limit says.");
-    if (view.data == nullptr) return bad(memory_field, 0, kRowAlign, "A view with rows needs memory.");
+    if (view.data == nullptr) return bad(memory_field, 0, align, "A view with rows needs memory: its pointer is null.");
     return aligned(view, cols, memory_field, align);
   }
   template <class V>
   [[nodiscard]] Status aligned(const TensorView<V>& view, std::int64_t cols, const char* memory_field,
                                std::int64_t align) const noexcept {
-    if (view.ld < cols) return bad(memory_field, view.ld, cols, "The leading dimension must be at least the columns.");
+    if (view.ld < cols)
+      return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)),
+                 cols * static_cast<std::int64_t>(sizeof(V)), "The leading dimension must be at least the columns.");
     auto const address = reinterpret_cast<std::uintptr_t>(view.data);
     if (address % static_cast<std::uintptr_t>(align) != 0)
-      return bad(memory_field, static_cast<std::int64_t>(address % static_cast<std::uintptr_t>(align)), align,
-                 "Rows must start at multiples of the limit in bytes: align the memory.");
+      return bad(
+          memory_field, static_cast<std::int64_t>(address % static_cast<std::uintptr_t>(align)), align,
+          "Rows must start at multiples of the limit in bytes, and the address lies as many after one: align the "
+          "memory.");
     if (view.ld * static_cast<std::int64_t>(sizeof(V)) % align != 0)
       return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)), align,
                  "Rows must start at multiples of the limit in bytes: change the leading dimension.");
@@ -415,7 +419,8 @@ class EpDispatchCombine {
     };
     if (!ticket.valid()) return wrong("It was moved from, combined or never filled.");
     if (ticket.ledger_ != ledger_) return wrong("It belongs to another operator.");
-    if (!ledger_->knows(ticket.set_, ticket.serial_)) return wrong("It is void since reset(): dispatch again.");
+    if (!ledger_->knows(ticket.set_, ticket.serial_))
+      return wrong("It is void since a recover() or reset(): dispatch again.");
     return {};
   }
   [[nodiscard]] Status usable(const Ticket& ticket, Stage stage, const char* hint) const noexcept {

@@ -2,6 +2,10 @@
 //! @file All a user includes.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "mori_ep: it is C++20. Compile with -std=c++20, or link mori_ep::mori_ep, mori_ep::cuda or mori_ep::hip in CMake."
+#endif
+
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/local_world.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"

@@ -47,7 +47,10 @@ TEST_CASE("the first rank that stands out is named with its field") {
            Case{[](JoinRecord& r) { r.config.block_num = -1; }, Errc::invalid_config, "block_num", -1, 16},
            Case{[](JoinRecord& r) { r.devices = 0; }, Errc::device_error, "visible GPUs", 0, 1},
            Case{[](JoinRecord& r) { r.capturing = 1, r.memory_bytes = 0; }, Errc::device_error, "stream capture", 1, 0},
-           Case{[](JoinRecord& r) { r.memory_bytes = 999; }, Errc::out_of_memory, "arena bytes", 999, 1000},
+           Case{[](JoinRecord& r) { r.memory_bytes = 999, r.memory_given = 1; }, Errc::out_of_memory, "arena bytes",
+                999, 1000},
+           Case{[](JoinRecord& r) { r.memory_bytes = 0; }, Errc::out_of_memory, "arena bytes allocated", 0, 1000},
+           Case{[](JoinRecord& r) { r.memory_shared = 0; }, Errc::invalid_argument, "peer access", 0, 1},
            Case{[](JoinRecord& r) { r.memory_aligned = 0; }, Errc::invalid_argument, "arena alignment", 0, 256},
            Case{[](JoinRecord& r) { r.needed_bytes = -1; }, Errc::out_of_memory, "footprint bytes", -1,
                 Error::kNoLimit},
@@ -63,6 +66,21 @@ TEST_CASE("the first rank that stands out is named with its field") {
     REQUIRE(s.error().value == c.value);
     REQUIRE(s.error().limit == c.limit);
   }
+}
+
+TEST_CASE("devices that cannot reach each other are named") {
+  auto records = good_records();
+  for (int r = 0; r < 4; ++r) {
+    records[static_cast<std::size_t>(r)].ordinal = r;
+    records[static_cast<std::size_t>(r)].reachable = 0b1111;
+  }
+  REQUIRE(judge(records).ok());
+  records[1].reachable = 0b0111;
+  Status const s = judge(records);
+  INFO(s.message());
+  REQUIRE(std::string(s.error().field) == "peer access");
+  REQUIRE(s.error().rank == 1);
+  REQUIRE(s.error().peer == 3);
 }
 
 TEST_CASE("every shared field is compared") {

@@ -174,6 +174,12 @@ struct ExploreExec {
     return static_cast<std::byte*>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
   }
   static void release(std::byte* memory, std::size_t) { std::free(memory); }
+  template <class Kernel>
+  static Status prepare() {
+    return {};
+  }
+  static int ordinal() { return 0; }
+  static std::uint64_t reachable() { return ~std::uint64_t{0}; }
   static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef) {
     std::memcpy(dst, src, bytes);
     return {};

@@ -2,6 +2,13 @@
 //! @file Macros that let one function run, and run well, on every machine.
 #pragma once
 
+#if defined(__CUDACC__) && !defined(__HIP__) && !defined(__CUDACC_RELAXED_CONSTEXPR__)
+#error "mori_ep: compile with --expt-relaxed-constexpr, or link mori_ep::cuda in CMake."
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "mori_ep: its kernels need sm_80. Compile with -arch=sm_80 or later, in CMake CMAKE_CUDA_ARCHITECTURES=80 or later."
+#endif
+
 #if defined(__CUDACC__) || defined(__HIP__)
 #define MORI_EP_HD __host__ __device__
 #else

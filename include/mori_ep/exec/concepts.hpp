@@ -139,13 +139,15 @@ template <class E>
 concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typename E::StreamRef stream) {
   typename E::Stream;
   { E::kName } -> std::convertible_to<const char*>;
-  { E::kFreeWaits } -> std::convertible_to<bool>;    // release() waits for launches on the memory's own device
-  E::drain();                                        // waits for those on the calling thread's device
-  { E::device_count() } -> std::same_as<int>;        // 0: nothing that kernels could run on
-  { E::use_device(0) } -> std::same_as<Status>;      // what the calling thread's later calls act on
-  { E::capturing() } -> std::same_as<bool>;          // no memory was given: because work is being captured?
-  { E::device() } -> std::same_as<std::uint64_t>;    // ranks of equal nonzero values share their blocks
-  { E::default_blocks(1, 1) } -> std::same_as<int>;  // of that many resident, for that many ranks in this process
+  { E::kFreeWaits } -> std::convertible_to<bool>;     // release() waits for launches on the memory's own device
+  E::drain();                                         // waits for those on the calling thread's device
+  { E::device_count() } -> std::same_as<int>;         // 0: nothing that kernels could run on
+  { E::use_device(0) } -> std::same_as<Status>;       // what the calling thread's later calls act on
+  { E::capturing() } -> std::same_as<bool>;           // no memory was given: because work is being captured?
+  { E::device() } -> std::same_as<std::uint64_t>;     // ranks of equal nonzero values share their blocks
+  { E::ordinal() } -> std::same_as<int>;              // of the calling thread's device
+  { E::reachable() } -> std::same_as<std::uint64_t>;  // devices whose memory it can reach, a bit per ordinal
+  { E::default_blocks(1, 1) } -> std::same_as<int>;   // of that many resident, for that many ranks in this process
   { E::default_warps() } -> std::same_as<int>;
   { E::allocate(std::size_t{1}) } -> std::same_as<std::byte*>;  // zeroed, or nullptr
   E::release(memory, std::size_t{1});

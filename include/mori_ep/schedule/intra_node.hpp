@@ -49,7 +49,10 @@ class Runner {
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
+      (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // its launch says so if it cannot be
       mine.device = Exec::device();
+      mine.ordinal = Exec::ordinal();
+      mine.reachable = Exec::reachable();
       mine.max_warps = limits.residency.max_warps;
       mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
       mine.most_blocks = limits.most_blocks;
@@ -61,6 +64,7 @@ class Runner {
         board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
         mine.capturing = !there && Exec::capturing() ? 1 : 0;
+        mine.memory_given = memory.empty() ? 0 : 1;
         mine.memory_bytes = there ? static_cast<std::int64_t>(arena->bytes()) : 0;
         mine.memory_aligned =
             reinterpret_cast<std::uintptr_t>(arena->data()) % comm::LayoutBuilder::kAlign == 0 ? 1 : 0;
@@ -192,16 +196,20 @@ class Runner {
       error.peer = record->peer;
       error.expected = record->expected;
       error.seen = record->seen;
+      if (error.code == Errc::timeout && Exec::kFreeWaits && limits_.sharers > config_.num_buffer_sets)
+        error.hint =
+            "The operator has stopped. Bring every rank to recover(). Ranks that share a GPU need "
+            "CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment.";
       if (error.code == Errc::peer_fault) {
         error.value = record->value;
       } else if (error.code == Errc::invalid_argument) {
         error.field = name(static_cast<Operand>(record->operand));
         error.value = record->value;
         error.limit = record->limit;
-        error.hint =
-            "Combine takes every row that dispatch delivered (recv_count), and their weights when weights_output is "
-            "asked "
-            "for; token_count is at most the input's rows. Mend the call, then bring every rank to recover().";
+        error.hint = static_cast<Operand>(record->operand) == Operand::token_count
+                         ? "token_count is 0 to the input's rows. Mend the call, then bring every rank to recover()."
+                         : "Combine takes every row that dispatch delivered (recv_count), and their weights when "
+                           "weights_output is asked for. Mend the call, then bring every rank to recover().";
       }
       return error;
     }

@@ -42,11 +42,14 @@ struct JoinRecord {
   std::uint64_t element_bytes = 0;  //!< of the rank's operator
   std::int64_t needed_bytes = 0;    //!< the arena's size by this rank's configuration
   std::int64_t memory_bytes = 0;    //!< what it has: allocated, or the caller's
+  std::int32_t memory_given = 0;    //!< nonzero: the caller's
   std::int32_t memory_aligned = 1;
-  std::int32_t memory_shared = 1;      //!< may other ranks' devices reach it?
-  std::uint64_t device = 0;            //!< ranks of equal nonzero values share their device's blocks
-  std::int32_t max_blocks = 0;         //!< that its device can keep resident with the configured warps
-  std::int32_t most_blocks = 1 << 30;  //!< that the schedule has words for
+  std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
+  std::int32_t ordinal = 0;                     //!< of its device, as its process numbers them
+  std::uint64_t reachable = ~std::uint64_t{0};  //!< the devices whose memory its device can reach, a bit per ordinal
+  std::uint64_t device = 0;                     //!< ranks of equal nonzero values share their device's blocks
+  std::int32_t max_blocks = 0;                  //!< that its device can keep resident with the configured warps
+  std::int32_t most_blocks = 1 << 30;           //!< that the schedule has words for
   std::int32_t max_warps = 0;
   std::int32_t devices = 1;    //!< that it could run on
   std::int32_t capturing = 0;  //!< nonzero: there was no memory because a stream captures
@@ -117,16 +120,17 @@ struct JoinRecord {
       return fail({.code = Errc::invalid_config,
                    .field = "ranks on one device",
                    .value = sharers_of(records, rank),
-                   .limit = r.max_blocks,
-                   .hint = "Every rank needs a block that stays resident: put fewer ranks on a device, or configure "
-                           "fewer warps per block."});
+                   .limit = r.max_blocks / r.config.num_buffer_sets,
+                   .hint = "Every rank and buffer set needs a block that stays resident: put fewer ranks on a device, "
+                           "configure fewer warps per block, or, when the limit is 0, build for this device's "
+                           "architecture."});
     if (r.config.block_num < 0 || r.config.block_num > most)
       return fail({.code = Errc::invalid_config,
                    .field = "block_num",
                    .value = r.config.block_num,
                    .limit = most,
                    .hint = "All blocks of a launch must be resident together, beside those of other ranks on the "
-                           "device. Give 1 to the limit, or 0 for the machine's default."});
+                           "device and of other buffer sets. Give 1 to the limit, or 0 for the machine's default."});
     if (r.needed_bytes < 0)
       return fail(
           {.code = Errc::out_of_memory,
@@ -140,19 +144,30 @@ struct JoinRecord {
                    .limit = 0,
                    .hint = "An operator allocates, which a capture forbids: create it before the capture begins. The "
                            "capture is void."});
+    if (r.memory_bytes < r.needed_bytes && r.memory_given == 0)
+      return fail({.code = Errc::out_of_memory,
+                   .field = "arena bytes allocated",
+                   .value = r.memory_bytes,
+                   .limit = r.needed_bytes,
+                   .hint = "There is not as much memory: free some, lower max_num_inp_token_per_rank, or set "
+                           "max_total_recv_tokens."});
     if (r.memory_bytes < r.needed_bytes)
       return fail({.code = Errc::out_of_memory,
                    .field = "arena bytes",
                    .value = r.memory_bytes,
                    .limit = r.needed_bytes,
                    .hint = "Give at least footprint() bytes, or set max_total_recv_tokens."});
-    if (r.memory_shared == 0)
+    for (int peer = 0; peer < world; ++peer) {
+      std::int32_t const ordinal = records[static_cast<std::size_t>(peer)].ordinal;
+      if (r.memory_shared != 0 && (ordinal >= 64 || (r.reachable >> ordinal & 1) != 0)) continue;
       return fail(
           {.code = Errc::invalid_argument,
+           .peer = peer,
            .field = "peer access",
            .value = 0,
            .limit = 1,
-           .hint = "This rank's device cannot reach a peer device's memory. Use devices linked to each other."});
+           .hint = "This rank's device cannot reach the peer device's memory. Use devices linked to each other."});
+    }
     if (r.memory_aligned == 0)
       return fail({.code = Errc::invalid_argument,
                    .field = "arena alignment",

@@ -97,6 +97,29 @@ struct Gpu {
     if (error != kRtSuccess) (void)MORI_EP_RT(GetLastError)();  // told here: no later call shall report it
     return status_of(error, "kernel launch");
   }
+  //! @brief Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all
+  //! kernels one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not
+  //! run side by side, and one may be waiting for the other. Asks the driver once per device: before any launch for
+  //! dispatch, combine and keep, at the first launch for other kernels.
+  template <class Kernel>
+  static Status prepare() noexcept {
+    static std::atomic<std::uint64_t> prepared{0};
+    int ordinal = 0, most = 0;
+    if (Status s = status_of(MORI_EP_RT(GetDevice)(&ordinal), "current device"); !s.ok()) return s;
+    std::uint64_t const bit = std::uint64_t{1} << (ordinal % 64);
+    if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return {};
+    (void)MORI_EP_RT(DeviceGetAttribute)(&most, MORI_EP_RT_ATTRIBUTE_SCRATCH, ordinal);
+    RtError error =
+        MORI_EP_RT(FuncSetAttribute)(entry_of<Kernel>(), MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
+#if !defined(__HIP__)
+    if (error == kRtSuccess)
+      error = cudaFuncSetAttribute(entry_of<Kernel>(), cudaFuncAttributePreferredSharedMemoryCarveout,
+                                   cudaSharedmemCarveoutMaxShared);
+#endif
+    if (error == kRtSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
+    return status_of(error, "scratch of a block");
+  }
+
   static Status synchronize(StreamRef stream) noexcept {
     return status_of(MORI_EP_RT(StreamSynchronize)(stream.get()), "stream synchronize");
   }
@@ -108,7 +131,9 @@ struct Gpu {
   }
   //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads
   //!        begin on device 0.
-  static Status use_device(int ordinal) noexcept { return status_of(MORI_EP_RT(SetDevice)(ordinal), "device ordinal"); }
+  static Status use_device(int ordinal) noexcept {
+    return status_of(MORI_EP_RT(SetDevice)(ordinal), "choice of a device: the runtime's error");
+  }
   //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait
   //!        would void.
   static void drain() noexcept {
@@ -122,6 +147,22 @@ struct Gpu {
     RtError const error = MORI_EP_RT(Free)(nullptr);
     (void)MORI_EP_RT(GetLastError)();
     return error == MORI_EP_RT(ErrorStreamCaptureUnsupported) || error == MORI_EP_RT(ErrorStreamCaptureInvalidated);
+  }
+  //! @brief The calling thread's device, and the devices whose memory it can reach, itself included: a bit per ordinal.
+  static int ordinal() noexcept {
+    int mine = 0;
+    (void)MORI_EP_RT(GetDevice)(&mine);
+    return mine;
+  }
+  static std::uint64_t reachable() noexcept {
+    int const mine = ordinal();
+    std::uint64_t bits = 0;
+    for (int peer = 0; peer < device_count() && peer < 64; ++peer) {
+      int reaches = peer == mine ? 1 : 0;
+      if (peer != mine && MORI_EP_RT(DeviceCanAccessPeer)(&reaches, mine, peer) != kRtSuccess) reaches = 0;
+      bits |= std::uint64_t{reaches != 0} << peer;
+    }
+    return bits;
   }
   //! @brief The device's identity: equal for two ranks on one device, in this process or another.
   static std::uint64_t device() noexcept {
@@ -198,13 +239,9 @@ struct Gpu {
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
   static Status share_memory() noexcept {
-    int mine = 0, count = 0;
-    if (Status s = status_of(MORI_EP_RT(GetDevice)(&mine), "current device"); !s.ok()) return s;
-    (void)MORI_EP_RT(GetDeviceCount)(&count);
-    for (int peer = 0; peer < count; ++peer) {
-      int reachable = 0;
-      if (peer == mine || MORI_EP_RT(DeviceCanAccessPeer)(&reachable, mine, peer) != kRtSuccess || reachable == 0)
-        continue;
+    std::uint64_t const others = reachable() & ~(std::uint64_t{1} << ordinal() % 64);
+    for (int peer = 0; peer < 64; ++peer) {
+      if ((others >> peer & 1) == 0) continue;
       RtError const error = MORI_EP_RT(DeviceEnablePeerAccess)(peer, 0);
       if (error != kRtSuccess && error != MORI_EP_RT(ErrorPeerAccessAlreadyEnabled))
         return status_of(error, "peer access");
@@ -215,29 +252,6 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
-  //! Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all
-  //! kernels one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not
-  //! run side by side, and one may be waiting for the other. Asks the driver once per device: residency() does, before
-  //! any launch.
-  template <class Kernel>
-  static Status prepare() noexcept {
-    static std::atomic<std::uint64_t> prepared{0};
-    int ordinal = 0, most = 0;
-    if (Status s = status_of(MORI_EP_RT(GetDevice)(&ordinal), "current device"); !s.ok()) return s;
-    std::uint64_t const bit = std::uint64_t{1} << (ordinal % 64);
-    if ((prepared.load(std::memory_order_relaxed) & bit) != 0) return {};
-    (void)MORI_EP_RT(DeviceGetAttribute)(&most, MORI_EP_RT_ATTRIBUTE_SCRATCH, ordinal);
-    RtError error =
-        MORI_EP_RT(FuncSetAttribute)(entry_of<Kernel>(), MORI_EP_RT(FuncAttributeMaxDynamicSharedMemorySize), most);
-#if !defined(__HIP__)
-    if (error == kRtSuccess)
-      error = cudaFuncSetAttribute(entry_of<Kernel>(), cudaFuncAttributePreferredSharedMemoryCarveout,
-                                   cudaSharedmemCarveoutMaxShared);
-#endif
-    if (error == kRtSuccess) prepared.fetch_or(bit, std::memory_order_relaxed);
-    return status_of(error, "scratch of a block");
-  }
-
   //! Freeing is no part of any graph: a capture that is going on neither forbids it nor is voided by it.
   class OutsideCapture {
    public:

@@ -46,7 +46,7 @@ struct Host {
   static int device_count() noexcept { return 1; }
   static Status use_device(int) noexcept { return {}; }
   static bool capturing() noexcept { return false; }
-  static void drain() noexcept {}  // never needed: launches are counted (kFreeWaits)
+  static void drain() noexcept {}                       // never needed: launches are counted (kFreeWaits)
   static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
   static Status share_memory() noexcept { return {}; }
   //! @brief Blocks of a launch are threads of its stream, whatever the kernel.
@@ -73,6 +73,12 @@ struct Host {
   static void release(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
   static std::byte* allocate_board(std::size_t bytes) noexcept { return allocate(bytes); }
   static void release_board(std::byte* memory, std::size_t bytes) noexcept { release(memory, bytes); }
+  template <class Kernel>
+  static Status prepare() noexcept {
+    return {};
+  }
+  static int ordinal() noexcept { return 0; }
+  static std::uint64_t reachable() noexcept { return ~std::uint64_t{0}; }
   static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef stream) noexcept {
     if (Status s = synchronize(stream); !s.ok()) return s;
     std::memcpy(dst, src, bytes);

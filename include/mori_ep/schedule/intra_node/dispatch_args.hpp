@@ -93,7 +93,17 @@ struct DispatchArgs {
 //!        rank, a bit per token. Those of one window of tokens are here at a time.
 template <class PeerRef>
 struct DispatchScratch {
-  enum Flag : std::int32_t { kStopped = 0, kVotesUnheard, kUnheard, kInvalid, kInvalidTold, kReceived, kMissing, kLast, kFlags };
+  enum Flag : std::int32_t {
+    kStopped = 0,
+    kVotesUnheard,
+    kUnheard,
+    kInvalid,
+    kInvalidTold,
+    kReceived,
+    kMissing,
+    kLast,
+    kFlags
+  };
   static constexpr std::int32_t kTile = 32;         // tokens whose votes fit a word
   static constexpr std::int32_t kTilesOfRun = 8;    // that one thread numbers
   static constexpr std::int32_t kFewestTiles = 16;  // of a window

@@ -14,7 +14,7 @@ namespace mori_ep::schedule::intra_node {
 //!
 //! The warps of all blocks take parts of rows as they come free: memory serves some multiprocessors faster than others,
 //! and what is written at one time lies together. Each warp's first part is its by number; later ones are drawn from a
-//! counter, one ahead of need, so that drawing costs no time. Block 0, which has other work first, draws all.
+//! counter, one ahead of need, so that drawing costs no time. The blocks that tell peers, and the last, draw all.
 template <class PeerRef, routing::IndexType Index, bool Weighted>
 struct RowSender {
   using Scratch = DispatchScratch<PeerRef>;

@@ -15,7 +15,12 @@ template <class Kernel>
 struct CountedKernel {
   Kernel kernel;
   SetState* state;
-  static constexpr bool kReducesRows = requires { Kernel::kReducesRows; };
+  static constexpr bool kReducesRows = [] {
+    if constexpr (requires { Kernel::kReducesRows; })
+      return Kernel::kReducesRows;
+    else
+      return false;
+  }();
 
   template <exec::KernelContext Ctx>
   MORI_EP_HD void operator()(Ctx& ctx) const {
