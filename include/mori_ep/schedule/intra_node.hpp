@@ -198,8 +198,9 @@ class Runner {
       error.seen = record->seen;
       if (error.code == Errc::timeout && Exec::kFreeWaits && limits_.sharers > config_.num_buffer_sets)
         error.hint =
-            "The operator has stopped. Bring every rank to recover(). Ranks that share a GPU need "
-            "CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment.";
+            "The operator has stopped. Bring every rank to recover(). Ranks that share a GPU need a hardware queue "
+            "each: "
+            "on NVIDIA, CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment.";
       if (error.code == Errc::peer_fault) {
         error.value = record->value;
       } else if (error.code == Errc::invalid_argument) {
