@@ -126,7 +126,7 @@ class TestStream<Exec> {
   TestStream() = default;
   TestStream(const TestStream&) = delete;
   TestStream& operator=(const TestStream&) = delete;
-  ~TestStream() { stream_.synchronize(); }
+  ~TestStream() { (void)stream_.synchronize(); }
   operator typename Exec::StreamRef() const noexcept { return stream_; }  // NOLINT: wanted wherever a StreamRef is
   [[nodiscard]] auto handle() const noexcept { return stream_.handle(); }
   template <class F>

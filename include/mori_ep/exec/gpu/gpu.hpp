@@ -71,7 +71,10 @@ struct Gpu {
     Stream& operator=(const Stream&) = delete;
     ~Stream() { (void)MORI_EP_RT(StreamDestroy)(handle_); }
     [[nodiscard]] RtStream handle() const noexcept { return handle_; }
-    void synchronize() const noexcept { (void)MORI_EP_RT(StreamSynchronize)(handle_); }
+    //! @brief Waits for the stream. An error is the runtime's: of a kernel before, too.
+    [[nodiscard]] Status synchronize() const noexcept {
+      return status_of(MORI_EP_RT(StreamSynchronize)(handle_), "stream synchronize");
+    }
 
    private:
     RtStream handle_ = nullptr;
