@@ -45,7 +45,7 @@ stems=$(grep -o '\[#[a-z_]*\]' <<<"$listed" | tr -d '[]#' | sort -u)
   echo "$tests names no tests" >&2
   exit 2
 }
-left_out='~[one_gpu_is_too_small]~[creates_beside_kernels]'
+left_out='~[host_only]'
 for stem in $stems; do
   step "$stem" "$limit" "$tests" --filenames-as-tags "[#$stem]$left_out"
 done

@@ -22,7 +22,7 @@ TEST_CASE("worlds of 1 to 24 ranks, each with every operator in turn") {
 }
 
 // Their streams must all run at the same time: more than one GPU has queues for.
-TEST_CASE("more than 64 ranks", "[one_gpu_is_too_small]") {
+TEST_CASE("more than 64 ranks", "[host_only]") {
   for (int world : {65, 72}) {
     Setup setup{.format = Format::bf16, .world = world};
     setup.config.hidden_dim = 8;

@@ -235,7 +235,7 @@ TEST_CASE("two operators of one world work at the same time") {
 }
 
 // On one GPU, creating and destroying in one world may hold back launches that ranks of the other wait for.
-TEST_CASE("two worlds of one process work at the same time", "[creates_beside_kernels]") {
+TEST_CASE("two worlds of one process work at the same time", "[host_only]") {
   Setup a = two_sets(), b = two_sets();
   a.world = b.world = 3;
   a.format = b.format = Format::fp32;

@@ -27,7 +27,7 @@ foreach(source IN LISTS machine_tests plan_tests gpu_tests)
   string(REPLACE "/" "." name ${name})
   set(test mori_ep.${MORI_EP_GPU}.${name})
   add_test(NAME ${test} COMMAND ${program} --filenames-as-tags
-                                "[#${stem}]~[one_gpu_is_too_small]~[creates_beside_kernels]")
+                                "[#${stem}]~[host_only]")
   set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endforeach()
 

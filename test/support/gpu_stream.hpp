@@ -29,35 +29,10 @@ inline void expect_success(exec::gpu::RtError error, const char* what) {
     throw std::runtime_error(std::string(what) + ": " + MORI_EP_RT(GetErrorString)(error));
 }
 
-//! Says that the stream has come to turn `turn`, and goes on when the host has done it.
-template <class Exec>
-__global__ void await_host(volatile std::uint32_t* reached, const volatile std::uint32_t* done, std::uint32_t turn) {
-  __threadfence_system();  // the host sees what the stream did before
-  *reached = turn;
-  while (*done != turn) {
-  }
-  __threadfence_system();
-}
-template <class Exec>
-__global__ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  bool const words = ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16) == 0;
-  std::size_t const vectors = words ? bytes / 16 : 0;
-  for (std::size_t i = threadIdx.x; i < vectors; i += blockDim.x)
-    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
-  for (std::size_t i = 16 * vectors + threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
-}
-
-//! Lets the kernels here start beside the operator's, which may wait for them (Gpu::prepare).
-template <class Exec>
-void prepare_stream_kernels() {
-#if !defined(__HIP__)
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&await_host<Exec>), reinterpret_cast<const void*>(&copy_bytes<Exec>)})
-    expect_success(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-        "division of a multiprocessor's memory");
-#endif
-}
+//! The two kernels, launched from one translation unit (support/machine_gpu.cpp), which prepares them: one says that
+//! the stream has come to turn `turn` and goes on when the host has done it, the other copies.
+void enqueue_turn(std::uint32_t* reached, const std::uint32_t* done, std::uint32_t turn, exec::gpu::RtStream stream);
+void enqueue_copy(void* to, const void* from, std::size_t bytes, exec::gpu::RtStream stream);
 
 //! @brief Runs functions of the host in turn, each when the stream has come to it, on a thread of its own.
 template <class Exec>
@@ -86,8 +61,7 @@ class HostTurns {
       functions_.push_back(std::move(function));
     }
     changed_.notify_all();
-    await_host<Exec><<<1, 1, 0, stream>>>(flags_, flags_ + kApart, ++turns_);
-    expect_success(MORI_EP_RT(GetLastError)(), "host function");
+    enqueue_turn(flags_, flags_ + kApart, ++turns_, stream);
   }
 
  private:
@@ -134,10 +108,7 @@ class TestStream<Exec> {
     turns_.enqueue(function, stream_.handle());
   }
   void copy(void* to, const void* from, std::size_t bytes) {
-    if (bytes == 0) return;
-    copy_bytes<Exec>
-        <<<1, 256, 0, stream_.handle()>>>(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
-    expect_success(MORI_EP_RT(GetLastError)(), "copy");
+    if (bytes != 0) enqueue_copy(to, from, bytes, stream_.handle());
   }
   void synchronize() { expect_success(MORI_EP_RT(StreamSynchronize)(stream_.handle()), "stream"); }
 

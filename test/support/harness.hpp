@@ -508,7 +508,7 @@ std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   comm::LocalWorld world(plan.setup.world, plan.setup.gpu_per_node, std::chrono::seconds(120));
   Status const played = world.run([&](comm::Communicator& comm) -> Status {
     settle<typename Player<Operator>::Exec>(comm.rank(), comm.world());
-    // Streams first: after create, peers' kernels may run and wait for this rank's, which the runtime must not hold back.
+    // Streams first: after create, peers' kernels may wait for this rank's, which the runtime must not hold back.
     std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
     auto op = Operator::create(comm, plan.setup.config, player.arena(comm.rank()));
     if (!op.ok()) return op.status();

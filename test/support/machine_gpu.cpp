@@ -9,6 +9,44 @@
 
 namespace mori_ep::test {
 
+namespace {
+
+__global__ void await_host(volatile std::uint32_t* reached, const volatile std::uint32_t* done, std::uint32_t turn) {
+  __threadfence_system();  // the host sees what the stream did before
+  *reached = turn;
+  while (*done != turn) {
+  }
+  __threadfence_system();
+}
+__global__ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  bool const words = ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % 16) == 0;
+  std::size_t const vectors = words ? bytes / 16 : 0;
+  for (std::size_t i = threadIdx.x; i < vectors; i += blockDim.x)
+    reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  for (std::size_t i = 16 * vectors + threadIdx.x; i < bytes; i += blockDim.x) to[i] = from[i];
+}
+
+//! Lets them start beside the operator's kernels, which may wait for them (Gpu::prepare).
+void prepare_stream_kernels() {
+#if !defined(__HIP__)
+  for (const void* kernel : {reinterpret_cast<const void*>(&await_host), reinterpret_cast<const void*>(&copy_bytes)})
+    expect_success(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "division of a multiprocessor's memory");
+#endif
+}
+
+}  // namespace
+
+void enqueue_turn(std::uint32_t* reached, const std::uint32_t* done, std::uint32_t turn, exec::gpu::RtStream stream) {
+  await_host<<<1, 1, 0, stream>>>(reached, done, turn);
+  expect_success(MORI_EP_RT(GetLastError)(), "host function");
+}
+void enqueue_copy(void* to, const void* from, std::size_t bytes, exec::gpu::RtStream stream) {
+  copy_bytes<<<1, 256, 0, stream>>>(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+  expect_success(MORI_EP_RT(GetLastError)(), "copy");
+}
+
 int prepare_machine() {
   // Ranks that share a device wait for each other inside kernels: every stream needs a hardware queue of its own, and
   // no kernel may be loaded while others wait for it. Both are read when the runtime starts.
@@ -20,7 +58,7 @@ int prepare_machine() {
     // What the runtime may do only while no kernel waits for another.
     for (int device = devices - 1; device >= 0; --device) {
       Machine::use_device(device).or_throw();
-      prepare_stream_kernels<Machine>();
+      prepare_stream_kernels();
     }
     give_memory(take_memory(1), 1);
     return 0;
@@ -31,8 +69,8 @@ int prepare_machine() {
 
 namespace {
 
-//! Pinned memory in sizes of powers of two, kept for reuse and taken from large slabs: an allocation may hold back kernels
-//! of other streams, and a release waits for the device.
+//! Pinned memory in sizes of powers of two, kept for reuse and taken from large slabs: an allocation may hold back
+//! kernels of other streams, and a release waits for the device.
 class PinnedPool {
  public:
   std::byte* take(std::size_t bytes) {

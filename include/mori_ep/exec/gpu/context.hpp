@@ -134,7 +134,7 @@ class Context {
   }
   __device__ void launch_ends(std::uint32_t*) const {}  // freeing device memory waits for launches
   //! The first looks acquire: what comes soon is then there without being read again. Later ones are relaxed, since
-  //! an acquire at every look empties the first-level cache under the blocks beside; the word is read once more with
+  //! an acquire at every look empties caches under the blocks beside; the word is read once more with
   //! acquire when it is there.
   __device__ WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const WaitLimits& limits,
                              WaitOrder order) const {

@@ -135,7 +135,14 @@ struct Gpu {
   //! @brief Makes `ordinal` the calling thread's device. A rank that is a thread calls it before all else: threads
   //!        begin on device 0.
   static Status use_device(int ordinal) noexcept {
-    return status_of(MORI_EP_RT(SetDevice)(ordinal), "choice of a device: the runtime's error");
+    RtError const error = MORI_EP_RT(SetDevice)(ordinal);
+    if (error == kRtSuccess) return {};
+    (void)MORI_EP_RT(GetLastError)();
+    return Error{.code = Errc::device_error,
+                 .field = "device ordinal",
+                 .value = ordinal,
+                 .limit = device_count() - 1,
+                 .hint = MORI_EP_RT(GetErrorString)(error)};
   }
   //! @brief Waits for all work of the calling thread's device, also while a capture is going on, which the plain wait
   //!        would void.
@@ -158,9 +165,9 @@ struct Gpu {
     return mine;
   }
   static std::uint64_t reachable() noexcept {
-    int const mine = ordinal();
+    int const mine = ordinal(), count = device_count();
     std::uint64_t bits = 0;
-    for (int peer = 0; peer < device_count() && peer < 64; ++peer) {
+    for (int peer = 0; peer < count && peer < 64; ++peer) {
       int reaches = peer == mine ? 1 : 0;
       if (peer != mine && MORI_EP_RT(DeviceCanAccessPeer)(&reaches, mine, peer) != kRtSuccess) reaches = 0;
       bits |= std::uint64_t{reaches != 0} << peer;

@@ -123,9 +123,11 @@ struct CombineKernel {
     // blocks did: so the last to arrive publishes for all.
     ctx.flush_stores();
     ctx.block_sync();
-    if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx)) MORI_EP_ROLLED
-    for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
-      ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
+    if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx)) {
+      MORI_EP_ROLLED
+      for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
+        ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
+    }
   }
 
   //! Copies the caller's rows into the registered buffer.
@@ -218,7 +220,8 @@ struct CombineKernel {
     else
       ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, sources.count, sources.group_starts, out, hidden,
                                             share.part, share.parts);
-    if (weights_out != nullptr && share.part == 0) MORI_EP_ROLLED
+    if (weights_out == nullptr || share.part != 0) return;
+    MORI_EP_ROLLED
     for (std::int32_t k = ctx.lane(); k < topk; k += Ctx::lanes)
       ctx.store(weights_out + token * weights_out_stride + k, reduce_weight(ctx, routes_of(t), sources, k));
   }

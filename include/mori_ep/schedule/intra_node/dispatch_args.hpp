@@ -104,7 +104,7 @@ struct DispatchScratch {
     kLast,
     kFlags
   };
-  static constexpr std::int32_t kTile = 32;         // tokens whose votes fit a word
+  static constexpr std::int32_t kTile = intra_node::kTile;
   static constexpr std::int32_t kTilesOfRun = 8;    // that one thread numbers
   static constexpr std::int32_t kFewestTiles = 16;  // of a window
   static constexpr std::int32_t kTilesAtOnce = 2;   // that a warp of the widest machine marks
@@ -126,6 +126,7 @@ struct DispatchScratch {
   std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
   std::uint32_t* marks;  // [kTilesAtOnce][W] votes of the tokens that it counts
 
+  //! @brief How many tiles a window has.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t world) noexcept {
     std::int32_t const fit = 2048 / world / kTilesOfRun * kTilesOfRun;
     return fit > 128 ? 128 : fit < kFewestTiles ? kFewestTiles : fit;

@@ -43,13 +43,16 @@ struct CountExchange {
   //!        those of this thread's first token.
   template <class Ctx>
   MORI_EP_HD void vote(Ctx& ctx, bool early, Index (&ids)[Args::kIdsAtOnce]) const {
+    // Marks have room for whole tiles of a warp's lanes.
+    static_assert(kChunk<Ctx> % Scratch::kTile == 0 && kChunk<Ctx> <= Scratch::kTilesAtOnce * Scratch::kTile);
     std::int32_t const chunks = (count + kChunk<Ctx> - 1) / kChunk<Ctx>;
     bool const counts_experts = shared || announces(ctx);
     MORI_EP_ROLLED
     for (std::int32_t chunk = shared ? ctx.block() + ctx.blocks() * ctx.warp() : ctx.warp(); chunk < chunks;
          chunk += (shared ? ctx.blocks() : 1) * ctx.warps()) {
-      std::int32_t const world = args.placement.world(), tile = chunk * (kChunk<Ctx> / Scratch::kTile);
-      by_lane(ctx, Scratch::kTilesAtOnce * world, [&](std::int32_t i) { s.marks[i] = 0; });
+      std::int32_t const world = args.placement.world(), tile = chunk * (kChunk<Ctx> / Scratch::kTile),
+                         marked = kChunk<Ctx> / Scratch::kTile * world;
+      by_lane(ctx, marked, [&](std::int32_t i) { s.marks[i] = 0; });
       ctx.warp_sync();
       MORI_EP_ROLLED
       for (std::int32_t i = ctx.lane(); i < kChunk<Ctx>; i += Ctx::lanes) {
@@ -67,7 +70,6 @@ struct CountExchange {
       }
       ctx.warp_sync();
       auto* words = votes_of(tile);
-      std::int32_t const marked = (kChunk<Ctx> / Scratch::kTile) * world;
       by_lane(ctx, marked, [&](std::int32_t i) {
         if (!shared)
           s.votes[tile * world + i] = s.marks[i];

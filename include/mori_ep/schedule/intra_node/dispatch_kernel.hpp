@@ -2,7 +2,7 @@
 //! @file Dispatch inside a node: counts, slots, rows, one launch.
 //!
 //! Every rank tells every other how many rows it will send to each rank; from the W x W counts each source knows its
-//! first row on each destination, so slots are prefix sums: no remote atomics, nothing to reset, and rows lie in
+//! first row on each destination, so slots are prefix sums: no remote atomics, no signal to reset, and rows lie in
 //! (source rank, source token) order whatever the timing and the block count. Few tokens: every block counts all of
 //! them, so that none waits for another. Many: every block counts some, and the blocks of a rank tell each other which
 //! token goes where. Every block tells the peers by itself when its rows are there.
@@ -45,7 +45,9 @@ struct DispatchKernel {
   template <exec::KernelContext Ctx>
   MORI_EP_HD void operator()(Ctx& ctx) const {
     auto* state = args.port.peers.template mine<SetState>(args.set.state);
-    bool const sends = has(args.halves, Half::send), shared = args.tokens > Ctx::kTokensCountedAlone;
+    bool const sends = has(args.halves, Half::send);
+    // Whoever counts all tokens needs room for the votes of all.
+    bool const shared = args.tokens > Ctx::kTokensCountedAlone || args.tokens > Scratch::kFewestTiles * Scratch::kTile;
     // What the first steps read is asked for before any of it is needed.
     std::uint32_t const epoch = ctx.load(&state->epoch) + (sends ? 1u : 0u);
     std::int32_t const given = args.token_count == nullptr ? args.tokens : ctx.load(args.token_count);

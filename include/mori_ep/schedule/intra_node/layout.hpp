@@ -13,6 +13,7 @@
 namespace mori_ep::schedule::intra_node {
 
 inline constexpr int kMaxBufferSets = 2;
+inline constexpr int kTile = 32;        //!< tokens whose votes fit a word
 inline constexpr int kMaxBlocks = 256;  //!< of a launch: each has a word of its own on every peer
 
 //! @brief The near flags of a fault, in the arena.
@@ -82,7 +83,7 @@ struct SetLayout {
   comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: sums over that rank's experts
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
-  comm::Region votes;          //!< [ceil(M / 32)][W] signal words: which of 32 tokens go to each rank, as bits
+  comm::Region votes;          //!< [ceil(M / kTile)][W] signal words: which tokens of a tile go to each rank, as bits
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
@@ -136,8 +137,8 @@ struct Layout {
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
-      set.votes =
-          at.add(w * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + 31) / 32), sizeof(std::uint64_t));
+      set.votes = at.add(w * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + kTile - 1) / kTile),
+                         sizeof(std::uint64_t));
       set.expert_tally = at.add(w * local_experts + 1, sizeof(std::uint32_t));
       set.senders = at.add(w, sizeof(std::uint32_t));
       set.expert_count = at.add(local_experts, sizeof(std::int32_t));

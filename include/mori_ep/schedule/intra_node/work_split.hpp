@@ -14,7 +14,7 @@ MORI_EP_HD constexpr bool has(Half halves, Half half) noexcept {
   return (static_cast<std::uint32_t>(halves) & static_cast<std::uint32_t>(half)) != 0;
 }
 
-//! @brief a / b for what is never negative: unsigned division takes a GPU half the instructions, and few are run twice.
+//! @brief a / b for what is never negative: a GPU divides unsigned numbers in half the instructions.
 MORI_EP_HD constexpr std::int32_t quotient(std::int32_t a, std::int32_t b) noexcept {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b));
 }
