@@ -180,7 +180,7 @@ struct ExploreExec {
   }
   static int ordinal() { return 0; }
   static std::uint64_t reachable() { return ~std::uint64_t{0}; }
-  static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef) {
+  static Status copy(void* dst, const void* src, std::size_t bytes) {
     std::memcpy(dst, src, bytes);
     return {};
   }

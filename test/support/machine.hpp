@@ -81,18 +81,19 @@ void settle(int rank, int world) {
   Exec::use_device(rank * Exec::device_count() / world).or_throw();
 }
 
-//! @brief Copies at once, to or from memory that perhaps only kernels can reach.
+//! @brief Copies at once, to or from memory that perhaps only kernels can reach. Before or after all ranks' kernels.
 template <class Exec = Machine>
 void copy_now(void* to, const void* from, std::size_t bytes) {
-  typename Exec::Stream stream;
-  Exec::copy(to, from, bytes, stream).or_throw();
+  Exec::copy(to, from, bytes).or_throw();
 }
-//! @brief A value that lies where only kernels can read it.
+//! @brief A value that lies where only kernels can read it. Also while kernels of other ranks wait.
 template <class T>
 T read(const T* from) {
-  T value;
-  copy_now(&value, from, sizeof(T));
-  return value;
+  Vector<T> value(1);
+  Stream stream;
+  stream.copy(value.data(), from, sizeof(T));
+  stream.synchronize();
+  return value[0];
 }
 
 }  // namespace mori_ep::test

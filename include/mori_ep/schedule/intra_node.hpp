@@ -49,7 +49,8 @@ class Runner {
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
-      (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // its launch says so if it cannot be
+      (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // their launches say so if they cannot be
+      (void)Exec::template prepare<CountedKernel<TotalsKernel>>();
       mine.device = Exec::device();
       mine.ordinal = Exec::ordinal();
       mine.reachable = Exec::reachable();
@@ -242,11 +243,12 @@ class Runner {
     return ready;
   }
 
-  [[nodiscard]] Result<routing::RecvTotals> totals(int set, StreamRef stream) const noexcept {
-    routing::RecvTotals out;
-    if (Status s = Exec::copy(&out, &at<SetState>(layout_.sets[set].state)->totals, sizeof(out), stream); !s.ok())
-      return s;
-    return out;
+  [[nodiscard]] Result<routing::RecvTotals> totals(int set, StreamRef stream) noexcept {
+    routing::RecvTotals* const out = board_at<routing::RecvTotals>(board_layout_.totals) + set;
+    TotalsKernel const kernel{&at<SetState>(layout_.sets[set].state)->totals, out};
+    if (Status s = launch_side(set, {.block_num = 1, .warp_per_block = 1}, 0, kernel, stream); !s.ok()) return s;
+    if (Status s = Exec::synchronize(stream); !s.ok()) return s;
+    return *out;  // a stream that is waited for has its kernels' stores done
   }
 
   [[nodiscard]] RecvBuffers<T, Index> buffers(int set) const noexcept {
@@ -330,11 +332,9 @@ class Runner {
 
   //! Every signal word starts at first_epoch, the states too: the first dispatch is the epoch after it.
   [[nodiscard]] Status initialise() noexcept {
-    typename Exec::Stream stream;
     Status status;
     auto const put = [&](comm::Region region, const auto& values) {
-      if (status.ok())
-        status = Exec::copy(at<std::byte>(region), values.data(), values.size() * sizeof(values[0]), stream);
+      if (status.ok()) status = Exec::copy(at<std::byte>(region), values.data(), values.size() * sizeof(values[0]));
     };
     std::vector<std::byte*> bases, board_bases;
     for (int r = 0; r < comm_.world(); ++r) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/gpu/context.hpp"
@@ -59,14 +60,30 @@ template <class Kernel>
                .hint = MORI_EP_RT(GetErrorString)(error)};
 }
 
+//! @brief Does nothing: a stream's first launch.
+struct FirstLaunch {
+  template <class Ctx>
+  MORI_EP_HD void operator()(Ctx&) const {}
+};
+
 //! @brief What exec::Cuda and exec::Hip share. Calls act on the calling thread's current device.
 struct Gpu {
   static constexpr bool kFreeWaits = true;  // freeing device memory waits for the device's work
 
   //! @brief An owned stream, for callers that have none; engines pass their own handle.
+  //!
+  //! CUDA gives a stream its hardware queue at its first launch, and gives two streams one queue when threads make
+  //! these launches at the same moment (bench/results/notes.md); then what waits in one stream holds back the other. So
+  //! the first launch is here, one thread at a time.
   class Stream {
    public:
-    Stream() noexcept { (void)MORI_EP_RT(StreamCreateWithFlags)(&handle_, MORI_EP_RT(StreamNonBlocking)); }
+    Stream() noexcept {
+      std::lock_guard const lock(one_at_a_time());
+      OutsideCapture const mode;
+      if (MORI_EP_RT(StreamCreateWithFlags)(&handle_, MORI_EP_RT(StreamNonBlocking)) == kRtSuccess &&
+          launch({.blocks = 1, .warps = 1}, FirstLaunch{}, handle_).ok())
+        (void)MORI_EP_RT(StreamSynchronize)(handle_);
+    }
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
     ~Stream() { (void)MORI_EP_RT(StreamDestroy)(handle_); }
@@ -103,7 +120,7 @@ struct Gpu {
   //! @brief Lets the kernel have all the scratch that a block can have on the current device, and, on NVIDIA, gives all
   //! kernels one division of a multiprocessor's memory into cache and scratch: kernels of different divisions do not
   //! run side by side, and one may be waiting for the other. Asks the driver once per device: before any launch for
-  //! dispatch, combine and keep, at the first launch for other kernels.
+  //! the operator's own kernels, at the first launch for other kernels.
   template <class Kernel>
   static Status prepare() noexcept {
     static std::atomic<std::uint64_t> prepared{0};
@@ -212,10 +229,7 @@ struct Gpu {
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
     if (malloc_shared(&memory, bytes) == kRtSuccess) {
-      // Not on the null stream, which may wait for callers' streams, whose kernels wait for peers.
-      Stream const stream;
-      if (MORI_EP_RT(MemsetAsync)(memory, 0, bytes, stream.handle()) == kRtSuccess &&
-          MORI_EP_RT(StreamSynchronize)(stream.handle()) == kRtSuccess)
+      if (at_once("zeroes", [&](RtStream stream) { return MORI_EP_RT(MemsetAsync)(memory, 0, bytes, stream); }).ok())
         return static_cast<std::byte*>(memory);
       release(static_cast<std::byte*>(memory), bytes);
     }
@@ -240,11 +254,12 @@ struct Gpu {
     OutsideCapture const mode;
     (void)free_host(memory);
   }
-  static Status copy(void* dst, const void* src, std::size_t bytes, StreamRef stream) noexcept {
-    if (Status s = status_of(MORI_EP_RT(MemcpyAsync)(dst, src, bytes, MORI_EP_RT(MemcpyDefault), stream.get()), "copy");
-        !s.ok())
-      return s;
-    return synchronize(stream);
+  //! @brief Copies at once, in either direction. It may wait for copies that other streams have queued, and so for the
+  //!        kernels before these.
+  static Status copy(void* dst, const void* src, std::size_t bytes) noexcept {
+    return at_once("copy", [&](RtStream stream) {
+      return MORI_EP_RT(MemcpyAsync)(dst, src, bytes, MORI_EP_RT(MemcpyDefault), stream);
+    });
   }
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
@@ -262,6 +277,25 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
+  static std::mutex& one_at_a_time() noexcept {
+    static std::mutex mutex;
+    return mutex;
+  }
+  //! Enqueues and waits, on the one stream that a device has for this: not the null stream, which may wait for callers'
+  //! streams, whose kernels wait for peers, nor one for each call, since streams that outnumber the hardware queues
+  //! (32) take them from idle ones, whose next launch is then a first one (Stream).
+  template <class Enqueue>
+  static Status at_once(const char* what, Enqueue&& enqueue) noexcept {
+    static RtStream streams[64] = {};  // never destroyed: the runtime is gone by then
+    std::lock_guard const lock(one_at_a_time());
+    OutsideCapture const mode;
+    RtStream& stream = streams[ordinal() % 64];
+    RtError error =
+        stream != nullptr ? kRtSuccess : MORI_EP_RT(StreamCreateWithFlags)(&stream, MORI_EP_RT(StreamNonBlocking));
+    if (error == kRtSuccess) error = enqueue(stream);
+    if (error == kRtSuccess) error = MORI_EP_RT(StreamSynchronize)(stream);
+    return status_of(error, what);
+  }
   //! Freeing is no part of any graph: a capture that is going on neither forbids it nor is voided by it.
   class OutsideCapture {
    public:

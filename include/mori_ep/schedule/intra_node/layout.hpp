@@ -93,6 +93,7 @@ struct SetLayout {
 struct BoardLayout {
   comm::Region record;   //!< FaultRecord
   comm::Region notices;  //!< [W] fault words, written by peers
+  comm::Region totals;   //!< [kMaxBufferSets] RecvTotals, for a host that asks
   std::size_t bytes = 0;
 
   static constexpr BoardLayout make(int world) noexcept {
@@ -100,6 +101,7 @@ struct BoardLayout {
     BoardLayout out;
     out.record = at.add(1, sizeof(FaultRecord));
     out.notices = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
+    out.totals = at.add(kMaxBufferSets, sizeof(routing::RecvTotals));
     out.bytes = at.bytes();
     return out;
   }

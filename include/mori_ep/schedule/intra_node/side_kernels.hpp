@@ -56,4 +56,22 @@ struct KeepKernel {
   }
 };
 
+//! @brief Copies a dispatch's totals to where the host can read them. A kernel, since the runtime's own copies share
+//!        queues: one may wait behind the copy of another rank, which waits for this rank.
+struct TotalsKernel {
+  const routing::RecvTotals* from;
+  routing::RecvTotals* to;
+
+  [[nodiscard]] static std::size_t shared_bytes(int) noexcept { return 0; }
+
+  template <exec::KernelContext Ctx>
+  MORI_EP_HD void operator()(Ctx& ctx) const {
+    if (ctx.block() != 0 || thread(ctx) != 0) return;
+    ctx.store(&to->recv_count, ctx.load(&from->recv_count));
+    ctx.store(&to->total, ctx.load(&from->total));
+    ctx.store(&to->dropped, ctx.load(&from->dropped));
+    ctx.store(&to->invalid_ids, ctx.load(&from->invalid_ids));
+  }
+};
+
 }  // namespace mori_ep::schedule::intra_node
