@@ -15,7 +15,6 @@ namespace mori_ep {
 //! @brief How far a composition is proven.
 enum class Support : std::uint8_t {
   tested,    //!< runs in the test suite
-  ran,       //!< has run on such a machine; not every test yet
   compiled,  //!< compiles in the checks; never run
   planned    //!< not there yet
 };
@@ -24,8 +23,6 @@ constexpr const char* name(Support support) noexcept {
   switch (support) {
     case Support::tested:
       return "tested";
-    case Support::ran:
-      return "ran";
     case Support::compiled:
       return "compiled";
     case Support::planned:
@@ -52,7 +49,7 @@ inline constexpr SupportRow kSupportMatrix[] = {
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<bf16>, exec::Host>(Support::tested),
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<fp16>, exec::Host>(Support::tested),
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>(Support::tested),
-    {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::ran},
+    {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::tested},
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::compiled},
     {"rdma, hybrid", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
     {"rdma, hybrid", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},

@@ -200,8 +200,8 @@ class Runner {
       if (error.code == Errc::timeout && Exec::kFreeWaits && limits_.sharers > config_.num_buffer_sets)
         error.hint =
             "The operator has stopped. Bring every rank to recover(). Ranks that share a GPU need a hardware queue "
-            "each: "
-            "on NVIDIA, CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment.";
+            "each: on NVIDIA, CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment, and "
+            "streams whose first launches did not coincide (exec::Cuda::Stream).";
       if (error.code == Errc::peer_fault) {
         error.value = record->value;
       } else if (error.code == Errc::invalid_argument) {
