@@ -29,6 +29,19 @@ TEST_CASE("a message names rank, kind, phase, field, value, limit, peer and cure
           "mori_ep: invalid argument: x is -1");
 }
 
+TEST_CASE("text stands for the value where there is one, cut to fit, and for all missing ranks") {
+  Error const e{.code = Errc::invalid_environment, .field = "MORI_SHMEM_HEAP_SIZE", .hint = "Give bytes, or 4G."};
+  REQUIRE(e.with_text("4 bananas").message() ==
+          "mori_ep: invalid environment: MORI_SHMEM_HEAP_SIZE is \"4 bananas\". Give bytes, or 4G.");
+  std::string const longer(200, 'x');
+  REQUIRE(std::string(e.with_text(longer).text) == std::string(sizeof(e.text) - 4, 'x') + "...");
+  std::string const fits(sizeof(e.text) - 1, 'y');
+  REQUIRE(std::string(e.with_text(fits).text) == fits);
+  Error const missing{.code = Errc::missing_rank, .phase = Phase::barrier, .rank = 0, .peer = 1};
+  REQUIRE(missing.message() == "mori_ep: rank 0: missing rank in barrier, peer rank 1");
+  REQUIRE(missing.with_text("1, 3").message() == "mori_ep: rank 0: missing rank in barrier: no word from rank 1, 3");
+}
+
 TEST_CASE("every code and phase has a name of its own") {
   for (int i = 0; i <= static_cast<int>(Errc::missing_rank); ++i) {
     REQUIRE(std::string(name(static_cast<Errc>(i))) != "unknown");

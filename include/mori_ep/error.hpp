@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #if defined(__cpp_exceptions)
 #include <exception>
@@ -16,19 +17,21 @@ namespace mori_ep {
 //! @brief The kind of an error; `name()` gives its spelling in messages.
 enum class Errc : std::uint8_t {
   ok = 0,
-  invalid_argument,   //!< a call's argument is out of its limits; nothing was enqueued
-  invalid_config,     //!< a configuration field is out of its limits; every rank gets the same error
-  config_mismatch,    //!< ranks were given different configurations
-  protocol_mismatch,  //!< ranks run different versions or types of the operator
-  out_of_memory,      //!< memory could not be had, or the caller's memory is too small
-  wrong_ticket,       //!< a ticket of another operator, already used, or not ready for this call
-  buffer_set_busy,    //!< the buffer set whose turn it is belongs to a ticket in flight
-  recv_overflow,      //!< more rows were sent to this rank than it has room for; the surplus was dropped
-  timeout,            //!< a wait for a peer reached its deadline
-  peer_fault,         //!< another rank met a fault and said so
-  out_of_step,        //!< a peer is in a later call than this rank
-  device_error,       //!< the GPU runtime refused a call: value is its code, the cure its text; or there is no GPU
-  missing_rank        //!< a rank did not come to a collective host call in time
+  invalid_argument,     //!< a call's argument is out of its limits; nothing was enqueued
+  invalid_config,       //!< a configuration field is out of its limits; every rank gets the same error
+  config_mismatch,      //!< ranks were given different configurations
+  protocol_mismatch,    //!< ranks run different versions or types of the operator
+  out_of_memory,        //!< memory could not be had, or the caller's memory is too small
+  wrong_ticket,         //!< a ticket of another operator, already used, or not ready for this call
+  buffer_set_busy,      //!< the buffer set whose turn it is belongs to a ticket in flight
+  recv_overflow,        //!< more rows were sent to this rank than it has room for; the surplus was dropped
+  timeout,              //!< a wait for a peer reached its deadline
+  peer_fault,           //!< another rank met a fault and said so
+  out_of_step,          //!< a peer is in a later call than this rank
+  device_error,         //!< the GPU runtime refused a call: value is its code, the cure its text; or there is no GPU
+  system_error,         //!< the operating system refused a call: value is errno, the field says which call
+  invalid_environment,  //!< an environment variable's text is not what it may be
+  missing_rank          //!< a rank did not come to a collective host call in time
 };
 
 //! @brief The protocol step in which a wait failed.
@@ -70,6 +73,10 @@ constexpr const char* name(Errc code) noexcept {
       return "out of step";
     case Errc::device_error:
       return "device error";
+    case Errc::system_error:
+      return "system error";
+    case Errc::invalid_environment:
+      return "invalid environment";
     case Errc::missing_rank:
       return "missing rank";
   }
@@ -98,7 +105,8 @@ constexpr const char* name(Phase phase) noexcept {
 
 //! @brief One error, in fields a program can test and a message a person can act on.
 //!
-//! All strings are literals, so an Error is trivially copyable and costs no allocation until `message()`.
+//! Its strings are literals, `text` a short copy, so an Error is trivially copyable and costs no allocation until
+//! `message()`.
 struct Error {
   static constexpr std::int64_t kNoLimit = INT64_MIN;
 
@@ -109,27 +117,42 @@ struct Error {
   const char* field = "";         //!< the argument or configuration field
   std::int64_t value = 0;         //!< what it was
   std::int64_t limit = kNoLimit;  //!< what it had to keep to
+  char text[96] = "";             //!< what it was where no number says it, cut to fit; missing_rank: all of them
   std::uint64_t expected = 0;     //!< waits: the epoch waited for
   std::uint64_t seen = 0;         //!< waits: the epoch seen last
   const char* hint = "";          //!< the cure
 
+  //! @brief The error with `text` set to as much of `what` as there is room for.
+  [[nodiscard]] Error with_text(std::string_view what) const noexcept {
+    Error error = *this;
+    std::size_t const room = sizeof(text) - 1, n = what.size() < room ? what.size() : room;
+    for (std::size_t i = 0; i < n; ++i) error.text[i] = what[i];
+    for (std::size_t i = what.size() > room ? room - 3 : n; i < n; ++i) error.text[i] = '.';
+    error.text[n] = '\0';
+    return error;
+  }
+
   //! @brief The whole error as one line: who, what, field, value, limit, peer, cure.
   [[nodiscard]] std::string message() const {
-    std::string text = "mori_ep: ";
-    if (rank >= 0) text += "rank " + std::to_string(rank) + ": ";
-    text += name(code);
-    if (phase != Phase::none) text += std::string(" in ") + name(phase);
+    std::string line = "mori_ep: ";
+    if (rank >= 0) line += "rank " + std::to_string(rank) + ": ";
+    line += name(code);
+    if (phase != Phase::none) line += std::string(" in ") + name(phase);
     if (code == Errc::peer_fault) {
-      text += ": rank " + std::to_string(value) + " reports a fault of";
+      line += ": rank " + std::to_string(value) + " reports a fault of";
+    } else if (code == Errc::missing_rank && *text != '\0') {
+      line += std::string(": no word from rank ") + text;
     } else if (*field != '\0') {
-      text += std::string(": ") + field + " is " + std::to_string(value);
-      if (limit != kNoLimit) text += ", limit " + std::to_string(limit);
+      line += std::string(": ") + field + " is ";
+      line += *text != '\0' ? '"' + std::string(text) + '"' : std::to_string(value);
+      if (limit != kNoLimit) line += ", limit " + std::to_string(limit);
     }
-    if (peer >= 0) text += (code == Errc::peer_fault ? " peer rank " : ", peer rank ") + std::to_string(peer);
+    if (peer >= 0 && (code != Errc::missing_rank || *text == '\0'))
+      line += (code == Errc::peer_fault ? " peer rank " : ", peer rank ") + std::to_string(peer);
     if (code == Errc::timeout || code == Errc::out_of_step)
-      text += ", expected epoch " + std::to_string(expected) + ", seen " + std::to_string(seen);
-    if (*hint != '\0') text += std::string(". ") + hint;
-    return text;
+      line += ", expected epoch " + std::to_string(expected) + ", seen " + std::to_string(seen);
+    if (*hint != '\0') line += std::string(". ") + hint;
+    return line;
   }
 };
 
