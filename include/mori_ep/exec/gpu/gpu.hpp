@@ -62,6 +62,7 @@ template <class Kernel>
 
 //! @brief Does nothing: a stream's first launch.
 struct FirstLaunch {
+  std::uint32_t reserved = 0;  // a kernel's arguments are whole words (target_amd.hpp)
   template <class Ctx>
   MORI_EP_HD void operator()(Ctx&) const {}
 };
