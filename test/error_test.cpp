@@ -47,7 +47,7 @@ TEST_CASE("every code and phase has a name of its own") {
     REQUIRE(std::string(name(static_cast<Errc>(i))) != "unknown");
     for (int j = 0; j < i; ++j) REQUIRE(std::string(name(static_cast<Errc>(i))) != name(static_cast<Errc>(j)));
   }
-  for (int i = 0; i <= static_cast<int>(Phase::barrier); ++i)
+  for (int i = 0; i <= static_cast<int>(Phase::join); ++i)
     REQUIRE(std::string(name(static_cast<Phase>(i))) != "unknown");
 }
 

@@ -42,7 +42,8 @@ enum class Phase : std::uint8_t {
   dispatch_rows,
   combine_stage,
   combine_ready,
-  barrier
+  barrier,
+  join
 };
 
 constexpr const char* name(Errc code) noexcept {
@@ -99,6 +100,8 @@ constexpr const char* name(Phase phase) noexcept {
       return "combine: ready";
     case Phase::barrier:
       return "barrier";
+    case Phase::join:
+      return "join";
   }
   return "unknown";
 }

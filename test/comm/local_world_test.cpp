@@ -18,7 +18,7 @@ TEST_CASE("run starts every rank once in a thread of its own") {
     std::vector<std::thread::id> threads(static_cast<std::size_t>(world));
     Status const s = LocalWorld(world).run([&](Communicator& comm) -> Status {
       threads[static_cast<std::size_t>(comm.rank())] = std::this_thread::get_id();
-      return comm.world() == world && comm.ranks_in_process() == world ? comm.barrier()
+      return comm.world() == world && comm.ranks_on_host() == world ? comm.barrier()
                                                                        : Error{.code = Errc::invalid_config};
     });
     REQUIRE(s.ok());

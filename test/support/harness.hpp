@@ -12,6 +12,7 @@
 #include "support/guarded.hpp"
 #include "support/operators.hpp"
 #include "support/oracle.hpp"
+#include "support/process_world.hpp"
 
 namespace mori_ep::test {
 
@@ -89,7 +90,8 @@ class Player {
       slots_.emplace_back(plan_.calls.size());
       for (std::size_t i = 0; i < plan_.calls.size(); ++i) prepare(slots_.back()[i], rank, i);
     }
-    if (plan_.setup.own_memory || raw_arenas()) {
+    // No other process can reach memory that a caller gives.
+    if ((plan_.setup.own_memory && !ranks_are_processes()) || raw_arenas()) {
       auto const footprint = Operator::footprint(c, plan_.setup.world);
       for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
         settle<Exec>(rank, plan_.setup.world);
@@ -232,8 +234,8 @@ class Player {
     std::size_t const received = recv_rows(rank, i);
     s.work = {Vector<Token>(received * hidden()), Vector<Token>(call.zero_copy ? received * hidden() : 0),
               Vector<Index>(received * k), Vector<std::int32_t>(received)};
-    s.seen.whole = plan_.setup.own_memory && !raw_arenas() && i < static_cast<std::size_t>(config().num_buffer_sets) &&
-                   plan_.steps[0].call == 0;
+    s.seen.whole = plan_.setup.own_memory && !ranks_are_processes() && !raw_arenas() &&
+                   i < static_cast<std::size_t>(config().num_buffer_sets) && plan_.steps[0].call == 0;
     std::size_t const seen = s.seen.whole ? static_cast<std::size_t>(problems_[i].capacity) : received;
     s.seen.rows.resize(seen * hidden());
     s.seen.ids.resize(seen * k);
@@ -505,8 +507,7 @@ class Player {
 template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   Player<Operator> player(plan);
-  comm::LocalWorld world(plan.setup.world, plan.setup.gpu_per_node, std::chrono::seconds(120));
-  Status const played = world.run([&](comm::Communicator& comm) -> Status {
+  auto const rank_main = [&](comm::Communicator& comm) -> Status {
     settle<typename Player<Operator>::Exec>(comm.rank(), comm.world());
     // Streams first: after create, peers' kernels may wait for this rank's, which the runtime must not hold back.
     std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
@@ -515,7 +516,11 @@ std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
     Status const enqueued = player.perform(*op, comm.rank(), streams.data());
     for (auto& stream : streams) stream.synchronize();
     return enqueued.ok() ? op->status() : enqueued;
-  });
+  };
+  std::chrono::seconds const timeout(120);
+  Status const played = ranks_are_processes()
+                            ? ProcessWorld(plan.setup.world, plan.setup.gpu_per_node, timeout).run(rank_main)
+                            : comm::LocalWorld(plan.setup.world, plan.setup.gpu_per_node, timeout).run(rank_main);
   if (!played.ok()) return played.message();
   if (hashes != nullptr)
     for (std::size_t i = 0; i < plan.calls.size(); ++i)

@@ -34,7 +34,7 @@ class LocalWorld {
 
   //! @brief The membership of one rank; each rank uses its own from a thread of its own.
   [[nodiscard]] Communicator communicator(int rank) const {
-    return {std::make_shared<ThreadBootstrap>(hub_, rank), gpu_per_node_, hub_->world()};
+    return {std::make_shared<ThreadBootstrap>(hub_, rank), gpu_per_node_};
   }
 
   //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.

@@ -8,9 +8,11 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/fd_exchange.hpp"
 #include "mori_ep/exec/concepts.hpp"
 
 namespace mori_ep::comm {
@@ -18,51 +20,101 @@ namespace mori_ep::comm {
 //! @brief Which of a machine's memories: where kernels work, or where the host may read and write, too.
 enum class Place { device, board };
 
-//! @brief One rank's arena: owned, or borrowed from the caller (who keeps it alive until every rank's operator is
-//! gone).
+//! @brief One rank's arena as this process sees it: its own, the caller's (who keeps it alive until every rank's operator
+//! is gone), or a mapping of another process's.
 template <exec::ExecPolicy Exec>
 class Arena {
  public:
-  //! @brief Owned and zeroed; `data()` is nullptr when there was no memory.
-  Arena(std::size_t bytes, Place place) noexcept
-      : data_(place == Place::device ? Exec::allocate(bytes) : Exec::allocate_board(bytes)),
-        bytes_(bytes),
-        owned_(true),
-        place_(place) {}
-  explicit Arena(std::span<std::byte> borrowed) noexcept
-      : data_(borrowed.data()), bytes_(borrowed.size()), owned_(false) {}
+  //! @brief Owned and zeroed; `data()` is nullptr when there was no memory. `shareable`: other processes can map it.
+  Arena(std::size_t bytes, Place place, bool shareable = false) noexcept : bytes_(bytes), place_(place) {
+    if (!shareable) {
+      data_ = place == Place::device ? Exec::allocate(bytes) : Exec::allocate_board(bytes);
+      kind_ = Kind::owned;
+    } else if constexpr (exec::SharesBetweenProcesses<Exec>) {
+      auto const got = place == Place::device ? Exec::allocate_shareable(bytes) : Exec::allocate_shareable_board(bytes);
+      data_ = got.memory;
+      shared_as_ = Fd(got.fd);
+      kind_ = Kind::mapped;
+    }
+  }
+  explicit Arena(std::span<std::byte> borrowed) noexcept : data_(borrowed.data()), bytes_(borrowed.size()) {}
+  //! @brief Another process's arena; `data()` is nullptr when it cannot be mapped.
+  Arena(const Fd& shared_as, std::size_t bytes, Place place) noexcept : bytes_(bytes), place_(place) {
+    if constexpr (exec::SharesBetweenProcesses<Exec>) {
+      data_ = place == Place::device ? Exec::map_shared(shared_as.get(), bytes)
+                                     : Exec::map_shared_board(shared_as.get(), bytes);
+      kind_ = Kind::mapped;
+    }
+  }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
-    if (!owned_ || data_ == nullptr) return;
-    place_ == Place::device ? Exec::release(data_, bytes_) : Exec::release_board(data_, bytes_);
+    if (data_ == nullptr) return;
+    if (kind_ == Kind::owned) {
+      place_ == Place::device ? Exec::release(data_, bytes_) : Exec::release_board(data_, bytes_);
+    } else if constexpr (exec::SharesBetweenProcesses<Exec>) {
+      if (kind_ == Kind::mapped)
+        place_ == Place::device ? Exec::unmap_shared(data_, bytes_) : Exec::unmap_shared_board(data_, bytes_);
+    }
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] Place place() const noexcept { return place_; }
+  //! @brief By which other processes map it; not open once they have.
+  [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }
 
  private:
-  std::byte* data_;
+  enum class Kind { borrowed, owned, mapped };
+  std::byte* data_ = nullptr;
   std::size_t bytes_;
-  bool owned_;
   Place place_ = Place::device;
+  Kind kind_ = Kind::borrowed;
+  Fd shared_as_;
 };
 
-//! @brief This rank's arena and the base address of every peer's. Ranks are threads, so an address is valid for all.
+//! @brief This rank's arena and the address at which this process sees every peer's.
 //!
-//! Every rank holds all arenas of its world, so operators may be destroyed in any order: a peer's late store still
+//! Every process holds all arenas of its world, so operators may be destroyed in any order: a peer's late store still
 //! finds memory.
 template <exec::ExecPolicy Exec>
 class SymmetricHeap {
  public:
-  //! @brief Collective: exchanges the arenas. Errors: as Communicator's calls.
+  //! @brief Collective: exchanges the arenas. All ranks are on this host, and an arena is shareable where a rank is in
+  //!        another process. Errors: as Communicator's calls; out_of_memory when a peer's arena cannot be mapped.
   static Result<SymmetricHeap> join(const Communicator& comm, std::shared_ptr<Arena<Exec>> mine) noexcept {
     auto const world = static_cast<std::size_t>(comm.world());
     SymmetricHeap heap;
-    const std::shared_ptr<Arena<Exec>>* address = &mine;
-    std::vector<const std::shared_ptr<Arena<Exec>>*> addresses(world);
-    if (Status s = comm.all_gather(&address, addresses.data(), sizeof(address)); !s.ok()) return s;
-    for (auto* peer : addresses) heap.arenas_.push_back(*peer);
+    struct Entry {
+      const std::shared_ptr<Arena<Exec>>* address;  // means something in the rank's own process
+      std::size_t bytes;
+    };
+    Entry const entry{&mine, mine->bytes()};
+    std::vector<Entry> entries(world);
+    if (Status s = comm.all_gather(&entry, entries.data(), sizeof(entry)); !s.ok()) return s;
+    std::vector<Fd> descriptors(world);
+    if (!comm.one_process()) {
+      auto got = FdExchange(comm).run(mine->shared_as());
+      if (!got.ok()) return got.status();
+      descriptors = std::move(*got);
+    }
+    Status mapped;
+    for (int r = 0; r < comm.world(); ++r) {
+      auto const i = static_cast<std::size_t>(r);
+      heap.arenas_.push_back(comm.in_process(r)
+                                 ? *entries[i].address
+                                 : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place()));
+      if (heap.arenas_.back()->data() == nullptr && mapped.ok())
+        mapped = Error{.code = Errc::out_of_memory,
+                       .phase = Phase::create,
+                       .rank = comm.rank(),
+                       .peer = r,
+                       .field = "bytes of a peer's arena",
+                       .value = static_cast<std::int64_t>(entries[i].bytes),
+                       .hint = "It cannot be mapped here: raise this process's address space limit (ulimit -v)."};
+    }
     if (Status s = comm.barrier(); !s.ok()) return s;  // the addresses above are of stack objects
+    mine->shared_as().close();
+    if (!mapped.ok()) return mapped;
     heap.mine_ = std::move(mine);
     return Result<SymmetricHeap>(std::move(heap));
   }

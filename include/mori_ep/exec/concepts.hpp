@@ -134,6 +134,13 @@ struct Residency {
   int blocks[kMaxWarps + 1] = {};  //!< resident together, by warps per block
 };
 
+//! @brief Memory and the descriptor by which another process maps it. The descriptor is the caller's to close; the
+//!        memory outlives it.
+struct ShareableMemory {
+  std::byte* memory = nullptr;
+  int fd = -1;
+};
+
 //! @brief Where kernels run. All blocks of one launch are resident together; a stream runs its work in order.
 template <class E>
 concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typename E::StreamRef stream) {
@@ -147,7 +154,7 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
   { E::device() } -> std::same_as<std::uint64_t>;     // ranks of equal nonzero values share their blocks
   { E::ordinal() } -> std::same_as<int>;              // of the calling thread's device
   { E::reachable() } -> std::same_as<std::uint64_t>;  // devices whose memory it can reach, a bit per ordinal
-  { E::default_blocks(1, 1) } -> std::same_as<int>;   // of that many resident, for that many ranks in this process
+  { E::default_blocks(1, 1) } -> std::same_as<int>;   // of that many resident, for that many ranks on this host
   { E::default_warps() } -> std::same_as<int>;
   { E::allocate(std::size_t{1}) } -> std::same_as<std::byte*>;  // zeroed, or nullptr
   E::release(memory, std::size_t{1});
@@ -156,6 +163,18 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
   { E::copy(dst, src, std::size_t{1}) } -> std::same_as<Status>;  // at once, in either direction
   { E::synchronize(stream) } -> std::same_as<Status>;
   { E::share_memory() } -> std::same_as<Status>;  // after allocation: this device may reach its peers' memory
+};
+
+//! @brief A machine whose ranks may be processes: memory and boards come with a descriptor by which another process maps
+//!        them. What one process allocated or mapped it gives back by unmap; the last to do so frees it.
+template <class E>
+concept SharesBetweenProcesses = ExecPolicy<E> && requires(std::byte* memory) {
+  { E::allocate_shareable(std::size_t{1}) } -> std::same_as<ShareableMemory>;  // zeroed, or nullptr and -1
+  { E::allocate_shareable_board(std::size_t{1}) } -> std::same_as<ShareableMemory>;
+  { E::map_shared(0, std::size_t{1}) } -> std::same_as<std::byte*>;  // nullptr when it cannot
+  { E::map_shared_board(0, std::size_t{1}) } -> std::same_as<std::byte*>;
+  E::unmap_shared(memory, std::size_t{1});
+  E::unmap_shared_board(memory, std::size_t{1});
 };
 
 }  // namespace mori_ep::exec

@@ -46,6 +46,9 @@ class Runner {
     std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
     mine.devices = Exec::device_count();
+    mine.process = comm.location().process;
+    mine.host = comm.location().host;
+    mine.shares_between_processes = exec::SharesBetweenProcesses<Exec> ? 1 : 0;
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
@@ -60,9 +63,10 @@ class Runner {
       layout = layout_of(config, comm.world());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
       if (!layout.overflow) {
-        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device)
+        bool const shared = !comm.one_process();
+        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, shared)
                                : std::make_shared<comm::Arena<Exec>>(memory);
-        board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board);
+        board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, shared);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
         mine.capturing = !there && Exec::capturing() ? 1 : 0;
         mine.memory_given = memory.empty() ? 0 : 1;
@@ -77,7 +81,7 @@ class Runner {
     if (Status s = judge(records); !s.ok()) return s;
     limits.sharers = launches_beside(records, comm.rank());
     limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
-                                                 comm.ranks_in_process() / sharers_of(records, comm.rank()));
+                                                 comm.ranks_on_host() / sharers_of(records, comm.rank()));
     auto arenas = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
     if (!arenas.ok()) return arenas.error();
     auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));

@@ -44,6 +44,8 @@ struct JoinRecord {
   std::int64_t memory_bytes = 0;    //!< what it has: allocated, or the caller's
   std::int32_t memory_given = 0;    //!< nonzero: the caller's
   std::int32_t memory_aligned = 1;
+  std::int32_t shares_between_processes = 1;    //!< can another process map memory of its machine?
+  std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
   std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
   std::int32_t ordinal = 0;                     //!< of its device, as its process numbers them
   std::uint64_t reachable = ~std::uint64_t{0};  //!< the devices whose memory its device can reach, a bit per ordinal
@@ -131,6 +133,31 @@ struct JoinRecord {
                    .limit = most,
                    .hint = "All blocks of a launch must be resident together, beside those of other ranks on the "
                            "device and of other buffer sets. Give 1 to the limit, or 0 for the machine's default."});
+    if (r.host != records[0].host)
+      return fail({.code = Errc::invalid_argument,
+                   .peer = 0,
+                   .field = "hosts",
+                   .value = 2,
+                   .limit = 1,
+                   .hint = "This schedule's ranks reach each other's memory by load and store: start them on one host, "
+                           "in one network namespace."});
+    bool const apart = r.process != records[0].process;
+    if (apart && r.shares_between_processes == 0)
+      return fail({.code = Errc::invalid_argument,
+                   .peer = 0,
+                   .field = "processes",
+                   .value = 2,
+                   .limit = 1,
+                   .hint = "Memory of this machine (exec policy) is not shared between processes: make the ranks "
+                           "threads of one (LocalWorld)."});
+    for (int peer = 0; peer < world; ++peer)
+      if (r.memory_given != 0 && records[static_cast<std::size_t>(peer)].process != r.process)
+        return fail({.code = Errc::invalid_argument,
+                     .peer = peer,
+                     .field = "caller's memory",
+                     .value = 1,
+                     .limit = 0,
+                     .hint = "A peer in another process cannot reach it: let create() allocate the arena."});
     if (r.needed_bytes < 0)
       return fail(
           {.code = Errc::out_of_memory,

@@ -221,8 +221,8 @@ struct Gpu {
     return r;
   }
   //! @brief A rank alone leaves most of the device to others; ranks that share one divide it.
-  static int default_blocks(int resident, int ranks_in_process) noexcept {
-    (void)ranks_in_process;
+  static int default_blocks(int resident, int ranks_on_host) noexcept {
+    (void)ranks_on_host;
     return resident < kAloneBlocks ? resident : kAloneBlocks;
   }
   static int default_warps() noexcept { return kMaxThreads / device_lanes(); }

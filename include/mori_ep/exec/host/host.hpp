@@ -7,6 +7,7 @@
 #include <thread>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/exec/host/stream.hpp"
@@ -56,9 +57,9 @@ struct Host {
     for (int warps = 1; warps <= r.max_warps; ++warps) r.blocks[warps] = Stream::kMaxThreads / warps;
     return r;
   }
-  static int default_blocks(int resident, int ranks_in_process) noexcept {
+  static int default_blocks(int resident, int ranks_on_host) noexcept {
     int const cores = static_cast<int>(std::thread::hardware_concurrency());
-    int const blocks = cores > ranks_in_process ? cores / ranks_in_process : 1;
+    int const blocks = cores > ranks_on_host ? cores / ranks_on_host : 1;
     return blocks < resident ? blocks : resident;
   }
   static int default_warps() noexcept { return 1; }
@@ -73,6 +74,25 @@ struct Host {
   static void release(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
   static std::byte* allocate_board(std::size_t bytes) noexcept { return allocate(bytes); }
   static void release_board(std::byte* memory, std::size_t bytes) noexcept { release(memory, bytes); }
+  //! @brief Zeroed pages of a file that has no name (memfd_create(2)).
+  static ShareableMemory allocate_shareable(std::size_t bytes) noexcept {
+    int const fd = ::memfd_create("mori_ep", MFD_CLOEXEC);
+    if (fd < 0) return {};
+    std::byte* const memory = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? map_shared(fd, bytes) : nullptr;
+    if (memory != nullptr) return {memory, fd};
+    ::close(fd);
+    return {};
+  }
+  static std::byte* map_shared(int fd, std::size_t bytes) noexcept {
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    ::madvise(memory, bytes, MADV_HUGEPAGE);
+    return static_cast<std::byte*>(memory);
+  }
+  static void unmap_shared(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
+  static ShareableMemory allocate_shareable_board(std::size_t bytes) noexcept { return allocate_shareable(bytes); }
+  static std::byte* map_shared_board(int fd, std::size_t bytes) noexcept { return map_shared(fd, bytes); }
+  static void unmap_shared_board(std::byte* memory, std::size_t bytes) noexcept { unmap_shared(memory, bytes); }
   template <class Kernel>
   static Status prepare() noexcept {
     return {};
@@ -84,6 +104,6 @@ struct Host {
     return {};
   }
 };
-static_assert(ExecPolicy<Host>);
+static_assert(SharesBetweenProcesses<Host>);
 
 }  // namespace mori_ep::exec

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT
+//! @file File descriptors for memory, passed between the processes of one host.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/socket.hpp"
+
+namespace mori_ep::comm {
+
+//! @brief Gives every rank of another process on this host a descriptor of what `mine` is of, over sockets of the
+//!        abstract namespace: names without files, which end with their process. A peer must run as the same user and
+//!        say a secret that the bootstrap carried.
+class FdExchange {
+ public:
+  explicit FdExchange(const Communicator& comm) : comm_(comm), deadline_(comm.timeout()) {}
+
+  //! @brief Collective. The result's entry r is open for the ranks of other processes. Errors: missing_rank,
+  //!        system_error.
+  Result<std::vector<Fd>> run(const Fd& mine) {
+    auto const world = static_cast<std::size_t>(comm_.world());
+    Mailbox here;
+    Fd listener;
+    Status status = open(listener, here);
+    std::vector<Mailbox> boxes(world);
+    if (Status s = comm_.all_gather(&here, boxes.data(), sizeof(here)); !s.ok()) return s;
+    for (int r = 0; r < comm_.world(); ++r)
+      if (boxes[static_cast<std::size_t>(r)].open == 0)
+        return status.ok() ? Error{.code = Errc::missing_rank,
+                                   .phase = Phase::create,
+                                   .rank = comm_.rank(),
+                                   .peer = r,
+                                   .hint = "It has no socket to pass memory through; its own error says why."}
+                           : status.error();
+    // A connection waits in the peer's queue, so that all can be made before any is served.
+    std::vector<Fd> ask(world), got(world);
+    int unserved = 0, unanswered = 0;
+    for (int r = 0; r < comm_.world(); ++r) {
+      if (comm_.in_process(r)) continue;
+      auto link = connect(boxes[static_cast<std::size_t>(r)]);
+      if (!link.ok()) return absent(r);
+      ask[static_cast<std::size_t>(r)] = std::move(*link);
+      ++unserved;
+      ++unanswered;
+    }
+    std::vector<Fd> guests;
+    while (unserved > 0 || unanswered > 0) {
+      for (Fd guest = accept_one(listener); guest.open(); guest = accept_one(listener))
+        guests.push_back(std::move(guest));
+      for (Fd& guest : guests) unserved -= serve(guest, here, mine) ? 1 : 0;
+      std::erase_if(guests, [](const Fd& g) { return !g.open(); });
+      for (int r = 0; r < comm_.world(); ++r) {
+        Fd& link = ask[static_cast<std::size_t>(r)];
+        if (!link.open()) continue;
+        Answer const answer = take(link, got[static_cast<std::size_t>(r)]);
+        if (answer == Answer::none) continue;
+        if (answer == Answer::ended) return absent(r);
+        link.close();
+        --unanswered;
+      }
+      if (unserved == 0 && unanswered == 0) break;
+      if (deadline_.passed()) {
+        for (int r = 0; r < comm_.world(); ++r)
+          if (ask[static_cast<std::size_t>(r)].open()) return absent(r);
+        return absent(-1);
+      }
+      std::vector<pollfd> ready{{.fd = listener.get(), .events = POLLIN, .revents = 0}};
+      for (const Fd& g : guests) ready.push_back({.fd = g.get(), .events = POLLIN, .revents = 0});
+      for (const Fd& a : ask)
+        if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
+      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms());
+    }
+    return Result<std::vector<Fd>>(std::move(got));
+  }
+
+ private:
+  using Secret = std::array<std::byte, 16>;
+  //! Where a rank can be asked, and what one must say there. Plain data.
+  struct Mailbox {
+    std::array<char, 40> name{};
+    Secret secret{};
+    std::int32_t open = 0;
+  };
+  enum class Answer { none, taken, ended };
+
+  Status open(Fd& listener, Mailbox& box) {
+    std::random_device device;
+    constexpr char kHex[] = "0123456789abcdef";
+    std::memcpy(box.name.data(), "mori_ep.", 8);
+    for (std::size_t i = 8; i < box.name.size(); ++i) box.name[i] = kHex[device() % 16];
+    for (std::byte& b : box.secret) b = static_cast<std::byte>(device() & 0xffu);
+    listener = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    auto const [address, length] = address_of(box);
+    if (!listener.open() || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+        ::listen(listener.get(), comm_.world()) != 0)
+      return system_error("socket for passing memory", errno, "Are there file descriptors left (ulimit -n)?");
+    box.open = 1;
+    return {};
+  }
+  static std::pair<sockaddr_un, socklen_t> address_of(const Mailbox& box) noexcept {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path + 1, box.name.data(), box.name.size());
+    return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + box.name.size())};
+  }
+  Result<Fd> connect(const Mailbox& box) const {
+    auto const [address, length] = address_of(box);
+    for (;;) {
+      Fd link(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+      if (!link.open()) return system_error("socket");
+      if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+        if (::send(link.get(), box.secret.data(), box.secret.size(), MSG_NOSIGNAL) < 0) return system_error("send");
+        return Result<Fd>(std::move(link));
+      }
+      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");  // EAGAIN: its queue is full
+      (void)::poll(nullptr, 0, deadline_.left_ms(5));
+    }
+  }
+  //! True when the guest has got its descriptor; a stranger is let go.
+  static bool serve(Fd& guest, const Mailbox& here, const Fd& mine) {
+    Secret said;
+    auto const n = ::recv(guest.get(), said.data(), said.size(), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+    ucred user{};
+    socklen_t length = sizeof(user);
+    bool const ours = n == static_cast<ssize_t>(said.size()) && said == here.secret &&
+                      ::getsockopt(guest.get(), SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 &&
+                      user.uid == ::geteuid();
+    bool const sent = ours && send_fd(guest, mine);
+    guest.close();
+    return sent;
+  }
+  static bool send_fd(const Fd& link, const Fd& what) noexcept {
+    char one = 1;
+    iovec data{.iov_base = &one, .iov_len = 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    int const fd = what.get();
+    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
+    return ::sendmsg(link.get(), &message, MSG_NOSIGNAL) == 1;
+  }
+  static Answer take(const Fd& link, Fd& into) noexcept {
+    char one = 0;
+    iovec data{.iov_base = &one, .iov_len = 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    auto const n = ::recvmsg(link.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Answer::none;
+    const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
+    into = Fd(fd);
+    return Answer::taken;
+  }
+  Error absent(int rank) const noexcept {
+    return Error{.code = Errc::missing_rank,
+                 .phase = Phase::create,
+                 .rank = comm_.rank(),
+                 .peer = rank,
+                 .hint = "It does not pass its memory. Has its process ended, or does it run as another user?"};
+  }
+
+  const Communicator& comm_;
+  Deadline deadline_;
+};
+
+}  // namespace mori_ep::comm
