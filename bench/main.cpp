@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "campaign.hpp"
+#include "doctor.hpp"
 #include "gpu/gpu.hpp"
 
 namespace {
@@ -77,7 +78,9 @@ bool first_process() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Measures mori_ep's dispatch and combine, and checks every byte before and after.", "ep_bench");
+  CLI::App app(
+      "Measures mori_ep's dispatch and combine, checking every byte before and after; doctor looks at the machine.",
+      "ep_bench");
   app.set_version_flag("--version", ep_bench::version());
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
@@ -117,8 +120,27 @@ int main(int argc, char** argv) {
       "As root: mpirun --allow-run-as-root --oversubscribe -np 8 ep_bench mpi-baseline --tokens 128,512,1024\n"
       "Waiting MPI processes yield their core (OMPI_MCA_mpi_yield_when_idle=1 is set unless you set it).");
 
+  ep_bench::DoctorOptions doctor_options;
+  std::string doctor_format = "table";
+  auto* doctor = app.add_subcommand("doctor", "Print every environment variable, and check what ranks need here");
+  doctor->add_option("--world", doctor_options.world, "Ranks on this machine")
+      ->check(CLI::Range(1, 8192))
+      ->capture_default_str();
+  doctor->add_option("--heap", doctor_options.heap,
+                     "Symmetric heap of each rank, in bytes or as 4G; default: not asked");
+  doctor->add_option("--format", doctor_format, "table or json, on stdout")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->capture_default_str();
+  doctor->footer(
+      "Exit codes: 0 no check failed, 1 one did, 2 usage.\n"
+      "Example: ep_bench doctor --world 8 --heap 1.5G --format json");
+
   try {
     app.parse(argc, argv);
+    if (doctor->parsed()) {
+      doctor_options.json = doctor_format == "json";
+      return ep_bench::doctor(doctor_options);
+    }
     Options& options = run->parsed() ? run_options : mpi_options;
     auto* chosen = run->parsed() ? run : mpi;
     options.topk_given = chosen->count("--topk") > 0;

@@ -62,4 +62,5 @@ add_check(package.minimal_example package/minimal_example.cmake ${compiler} -D S
 
 if(TARGET ep_bench)
   add_check(bench.no_device bench/no_device.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DGPU=${MORI_EP_GPU}")
+  add_check(bench.doctor bench/doctor.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> -D README=${PROJECT_SOURCE_DIR}/README.md)
 endif()

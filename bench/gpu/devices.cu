@@ -11,6 +11,7 @@
 
 #include "gpu/gpu.hpp"
 #include "gpu/runtime.hpp"
+#include "gpu/survey.hpp"
 #include "machine.hpp"
 #include "mori_ep/exec/gpu/target.hpp"
 
@@ -211,6 +212,26 @@ void set_gpu_environment() {
   // a kernel is first wanted, would hold back the rank that the others wait for.
   (void)::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   (void)::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+GpuSurvey survey_gpus() {
+  GpuSurvey survey{.built_for = Exec::kName, .trouble = "", .devices = {}};
+  int visible = 0;
+  if (auto const error = MORI_EP_RT(GetDeviceCount)(&visible); error != mori_ep::exec::gpu::kRtSuccess) {
+    survey.trouble = MORI_EP_RT(GetErrorString)(error);
+    return survey;
+  }
+  for (int device = 0; device < visible; ++device) {
+    auto const p = properties_of(device);
+    GpuSurvey::Device found{p.name, static_cast<std::int64_t>(p.totalGlobalMem), {}};
+    for (int peer = 0; peer < visible; ++peer) {
+      int reaches = 1;
+      if (peer != device) require(MORI_EP_RT(DeviceCanAccessPeer)(&reaches, device, peer), "asking for peer access");
+      found.reaches.push_back(reaches != 0);
+    }
+    survey.devices.push_back(std::move(found));
+  }
+  return survey;
 }
 
 Devices open_devices(int used, int world) {

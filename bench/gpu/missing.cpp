@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "gpu/gpu.hpp"
+#include "gpu/survey.hpp"
 
 namespace ep_bench {
 
 void set_gpu_environment() {}
+
+GpuSurvey survey_gpus() { return {}; }
 
 Devices open_devices(int, int) {
   throw UsageError(

@@ -8,6 +8,7 @@
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/local_world.hpp"
+#include "mori_ep/env.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "mori_ep/error.hpp"
 #include "mori_ep/numeric/element.hpp"

@@ -2,8 +2,8 @@
 # The layer rule: a file may include only its own layer and the layers before it in this list.
 # Usage: cmake -D INCLUDE_DIR=<folder that holds mori_ep/> -P layer_rule.cmake
 cmake_minimum_required(VERSION 3.25)
-set(layers version.hpp error.hpp env.hpp numeric exec comm fabric transport routing quant launch schedule trace layout
-           ep_dispatch_combine.hpp support_matrix.hpp mori_ep.hpp)
+set(layers version.hpp error.hpp env env.hpp numeric exec comm fabric transport routing quant launch schedule trace
+           layout ep_dispatch_combine.hpp support_matrix.hpp mori_ep.hpp)
 
 # A file's layer is its folder, or the file itself at the root.
 function(layer_of path result)

@@ -19,6 +19,7 @@ endfunction()
 
 expect_caught(numeric/bf16.hpp "#include \"mori_ep/schedule/config.hpp\"" "numeric/bf16.hpp includes schedule/config.hpp")
 expect_caught(error.hpp "#include \"mori_ep/exec/attributes.hpp\"" "error.hpp includes exec/attributes.hpp")
+expect_caught(env.hpp "#include \"mori_ep/comm/communicator.hpp\"" "env.hpp includes comm/communicator.hpp")
 expect_caught(transport/xgmi.hpp "  # include <mori_ep/mori_ep.hpp>" "transport/xgmi.hpp includes mori_ep.hpp")
 expect_caught(exec/concepts.hpp "#include \"../schedule/config.hpp\"" "own headers are included as \"mori_ep/...\"")
 expect_caught(helpers/x.hpp "#pragma once" "'helpers' is in no layer")
