@@ -270,7 +270,7 @@ inline constexpr EnvironmentVariable kEnvironmentTable[] = {
                     "1.5G, 512MiB.",
          .effect = "the most that this process's symmetric heaps may take for each communicator",
          .where = "Communicator",
-         .standing = EnvironmentStanding::planned}),
+         .standing = EnvironmentStanding::acts}),
     detail::kept_in<&Environment::socket_interfaces>(
         {.name = "MORI_SOCKET_IFNAME",
          .type = EnvironmentType::interface_list,
@@ -281,7 +281,7 @@ inline constexpr EnvironmentVariable kEnvironmentTable[] = {
          .effect = "the network interfaces to meet on: names are prefixes, unless = stands before the list; ^ before "
                    "it excludes",
          .where = "TCP bootstrap",
-         .standing = EnvironmentStanding::planned}),
+         .standing = EnvironmentStanding::acts}),
     detail::kept_in<&Environment::bootstrap_timeout>(
         {.name = "MORI_BOOTSTRAP_TIMEOUT",
          .type = EnvironmentType::seconds,
@@ -291,7 +291,7 @@ inline constexpr EnvironmentVariable kEnvironmentTable[] = {
          .allowed = "Give seconds, 0.001 to 86400, without a unit: 300, 0.5.",
          .effect = "seconds that a rank waits for the others to come to a collective host call",
          .where = "bootstrap",
-         .standing = EnvironmentStanding::planned}),
+         .standing = EnvironmentStanding::acts}),
     detail::kept_in<&Environment::node_id>(
         {.name = "MORI_NODE_ID",
          .type = EnvironmentType::text,
@@ -300,7 +300,7 @@ inline constexpr EnvironmentVariable kEnvironmentTable[] = {
                     "node: rack3-node7.",
          .effect = "ranks with the same text are of one node, whatever the host's identity says",
          .where = "node grouping",
-         .standing = EnvironmentStanding::planned}),
+         .standing = EnvironmentStanding::acts}),
     detail::kept_in<&Environment::rdma_devices>(
         {.name = "MORI_RDMA_DEVICES",
          .type = EnvironmentType::device_list,

@@ -19,7 +19,7 @@ TEST_CASE("run starts every rank once in a thread of its own") {
     Status const s = LocalWorld(world).run([&](Communicator& comm) -> Status {
       threads[static_cast<std::size_t>(comm.rank())] = std::this_thread::get_id();
       return comm.world() == world && comm.ranks_on_host() == world ? comm.barrier()
-                                                                       : Error{.code = Errc::invalid_config};
+                                                                    : Error{.code = Errc::invalid_config};
     });
     REQUIRE(s.ok());
     REQUIRE(std::set<std::thread::id>(threads.begin(), threads.end()).size() == static_cast<std::size_t>(world));

@@ -79,7 +79,7 @@ class ProcessWorld {
           auto bootstrap = rank == 0 ? comm::join_tcp(std::move(*root), world_, loopback())
                                      : comm::join_tcp(id, rank, world_, loopback());
           if (!bootstrap.ok()) return bootstrap.status();
-          return comm::Communicator::create(std::move(*bootstrap), gpu_per_node_);
+          return comm::Communicator::create(std::move(*bootstrap), {}, gpu_per_node_);
         };
         auto communicator = joined();
         Status const s = communicator.ok() ? rank_main(*communicator) : communicator.status();
@@ -130,7 +130,7 @@ class ProcessWorld {
   [[nodiscard]] comm::TcpOptions loopback() const {
     comm::TcpOptions options;
     options.timeout = timeout_;
-    options.interfaces.names = {{"lo", true}};
+    (void)options.interfaces.list.assign("=lo");
     return options;
   }
   //! @brief Is this a rank's process? What it allocates is its own.

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "mori_ep/comm/bootstrap.hpp"
+#include "mori_ep/comm/heap_budget.hpp"
 #include "mori_ep/comm/location.hpp"
+#include "mori_ep/env.hpp"
 
 namespace mori_ep::comm {
 
@@ -22,20 +24,22 @@ namespace mori_ep::comm {
 class Communicator {
  public:
   //! @brief Ranks that are threads of this process.
-  Communicator(std::shared_ptr<Bootstrap> bootstrap, int gpu_per_node) noexcept
-      : Communicator(std::move(bootstrap), {}, gpu_per_node, {}) {}
+  Communicator(std::shared_ptr<Bootstrap> bootstrap, int gpu_per_node, const Environment& environment = {})
+      : Communicator(std::move(bootstrap), {}, gpu_per_node, {}, std::make_shared<HeapBudget>(environment)) {}
 
-  //! @brief Collective: exchanges where the ranks are. `gpu_per_node` 0 groups them by their hosts (by `node_id` where
-  //!        it is not empty), which must hold consecutive ranks, as many each but for the last.
-  static Result<Communicator> create(std::shared_ptr<Bootstrap> bootstrap, int gpu_per_node = 0,
-                                     std::string_view node_id = {}) noexcept {
-    Location const mine = Location::here(node_id);
+  //! @brief Collective: exchanges where the ranks are. `gpu_per_node` 0 groups them by their hosts (by MORI_NODE_ID
+  //!        where it is set), which must hold consecutive ranks, as many each but for the last. Of `environment` the
+  //!        node's name and the heap's limit count here.
+  static Result<Communicator> create(std::shared_ptr<Bootstrap> bootstrap, const Environment& environment = {},
+                                     int gpu_per_node = 0) noexcept {
+    Location const mine = Location::here(environment.node_id.view());
     std::vector<int> const everyone = all_ranks(bootstrap->world());
     std::vector<Location> locations(everyone.size());
     if (Status s = bootstrap->all_gather(everyone, &mine, locations.data(), sizeof(mine)); !s.ok()) return s;
     auto grouped = group(locations, bootstrap->rank(), gpu_per_node);
     if (!grouped.ok()) return grouped.status();
-    return Communicator(std::move(bootstrap), {}, *grouped, std::move(locations));
+    return Communicator(std::move(bootstrap), {}, *grouped, std::move(locations),
+                        std::make_shared<HeapBudget>(environment));
   }
 
   //! @brief The communicator of some ranks of this one: an expert group inside a larger world. `members` are ascending
@@ -53,7 +57,7 @@ class Communicator {
     }
     auto grouped = group_of(nodes, rank(), gpu_per_node);
     if (!grouped.ok()) return grouped.status();
-    return Communicator(bootstrap_, std::move(ranks), *grouped, std::move(locations));
+    return Communicator(bootstrap_, std::move(ranks), *grouped, std::move(locations), heap_);
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -74,6 +78,8 @@ class Communicator {
   [[nodiscard]] Location location() const noexcept { return locations_.empty() ? Location{} : location(rank_); }
   //! @brief The bound on collective host calls.
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept { return bootstrap_->timeout(); }
+  //! @brief What this member's symmetric heaps may take.
+  [[nodiscard]] const std::shared_ptr<HeapBudget>& heap() const noexcept { return heap_; }
   //! @brief Are all ranks threads of this process?
   [[nodiscard]] bool one_process() const noexcept {
     for (int r = 0; r < world(); ++r)
@@ -98,10 +104,11 @@ class Communicator {
 
  private:
   Communicator(std::shared_ptr<Bootstrap> bootstrap, std::vector<int> members, int gpu_per_node,
-               std::vector<Location> locations) noexcept
+               std::vector<Location> locations, std::shared_ptr<HeapBudget> heap) noexcept
       : bootstrap_(std::move(bootstrap)),
         members_(members.empty() ? all_ranks(bootstrap_->world()) : std::move(members)),
         locations_(std::move(locations)),
+        heap_(std::move(heap)),
         gpu_per_node_(gpu_per_node > 0 ? gpu_per_node : static_cast<int>(members_.size())) {
     for (std::size_t i = 0; i < members_.size(); ++i)
       if (members_[i] == bootstrap_->rank()) rank_ = static_cast<int>(i);
@@ -133,8 +140,9 @@ class Communicator {
   }
 
   std::shared_ptr<Bootstrap> bootstrap_;
-  std::vector<int> members_;         // ranks of the bootstrap
-  std::vector<Location> locations_;  // by rank; empty: all in this process
+  std::vector<int> members_;          // ranks of the bootstrap
+  std::vector<Location> locations_;   // by rank; empty: all in this process
+  std::shared_ptr<HeapBudget> heap_;  // shared with copies and groups
   int gpu_per_node_;
   int rank_ = 0;
   int ranks_on_host_ = 1;

@@ -25,8 +25,11 @@ namespace mori_ep::comm {
 //! `gpu_per_node` groups the ranks into nodes (0: all in one). `timeout` bounds the collective host calls.
 class LocalWorld {
  public:
-  explicit LocalWorld(int world, int gpu_per_node = 0, std::chrono::nanoseconds timeout = std::chrono::seconds(60))
+  //! @brief Of `environment` the heap's limit counts, for each rank.
+  explicit LocalWorld(int world, int gpu_per_node = 0, std::chrono::nanoseconds timeout = std::chrono::seconds(60),
+                      const Environment& environment = {})
       : asked_(world),
+        environment_(environment),
         hub_(std::make_shared<ThreadHub>(world > 0 ? world : 1, timeout)),
         gpu_per_node_(gpu_per_node > 0 ? gpu_per_node : hub_->world()) {}
 
@@ -34,7 +37,7 @@ class LocalWorld {
 
   //! @brief The membership of one rank; each rank uses its own from a thread of its own.
   [[nodiscard]] Communicator communicator(int rank) const {
-    return {std::make_shared<ThreadBootstrap>(hub_, rank), gpu_per_node_};
+    return {std::make_shared<ThreadBootstrap>(hub_, rank), gpu_per_node_, environment_};
   }
 
   //! @brief Runs `rank_main(Communicator&)` once per rank, each in its own thread, and waits for all of them.
@@ -97,6 +100,7 @@ class LocalWorld {
 
  private:
   int asked_;
+  Environment environment_;
   std::shared_ptr<ThreadHub> hub_;
   int gpu_per_node_;
 };

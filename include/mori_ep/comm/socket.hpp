@@ -26,6 +26,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "mori_ep/env.hpp"
 #include "mori_ep/error.hpp"
 
 namespace mori_ep::comm {
@@ -182,28 +183,9 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-//! @brief Which network interfaces may be used. A name matches interfaces that begin with it, or that it names in full
-//!        when `exact`; `exclude` turns the list round. Empty: all, with loopback as the last choice.
-struct InterfaceFilter {
-  struct Name {
-    std::string name;
-    bool exact = false;
-  };
-  std::vector<Name> names;
-  bool exclude = false;
-
-  [[nodiscard]] bool allows(std::string_view interface) const noexcept {
-    if (names.empty()) return true;
-    bool listed = false;
-    for (const Name& n : names)
-      listed = listed || (n.exact ? interface == n.name : interface.substr(0, n.name.size()) == n.name);
-    return listed != exclude;
-  }
-};
-
 //! @brief An address of this host on an interface that is up and allowed: IPv4 before IPv6, others before loopback,
 //!        in the system's order.
-[[nodiscard]] inline Result<SocketAddress> local_address(const InterfaceFilter& filter) {
+[[nodiscard]] inline Result<SocketAddress> local_address(const NameFilter& filter) {
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) return system_error("getifaddrs");
   std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> const owner(found, &::freeifaddrs);
@@ -215,7 +197,7 @@ struct InterfaceFilter {
     int const family = i->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
     if (family == AF_INET) seen += (seen.empty() ? "" : ",") + std::string(i->ifa_name);
-    if (!filter.allows(i->ifa_name)) continue;
+    if (!filter.admits(i->ifa_name)) continue;
     bool const loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
     bool const link_local =
         family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr);

@@ -30,9 +30,14 @@ struct UniqueId {
 
 struct TcpOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);  //!< of the join, then of each collective call
-  InterfaceFilter interfaces;                                    //!< that a unique id may name
+  NameFilter interfaces{.list = {}, .prefixes = true};           //!< that a unique id may name
   std::string_view job = {};  //!< joining by address: a name that all ranks give, so that two jobs that are given one
                               //!< address tell each other apart
+
+  TcpOptions() = default;
+  //! @brief As MORI_BOOTSTRAP_TIMEOUT and MORI_SOCKET_IFNAME say.
+  explicit TcpOptions(const Environment& environment) noexcept
+      : timeout(environment.bootstrap_timeout), interfaces(environment.socket_interfaces) {}
 };
 
 //! @brief Rank 0's listening end, from before the join until all have come.
@@ -58,6 +63,12 @@ class TcpRoot {
     return key;
   }
 
+  //! @brief Does anything listen where the id says?
+  [[nodiscard]] static bool answers(const UniqueId& id) noexcept {
+    ByteReader in(std::span<const std::byte>(id.bytes).subspan(kAddressAt));
+    auto const address = take_address(in);
+    return address && connect_to(*address, Deadline(std::chrono::milliseconds(250))).ok();
+  }
   [[nodiscard]] UniqueId id() const {
     ByteWriter out;
     out.put(FrameHeader::kMagic).put(kBootstrapVersion).put(std::span<const std::byte>(key_));
@@ -69,6 +80,7 @@ class TcpRoot {
   }
 
  private:
+  static constexpr std::size_t kAddressAt = 24;  // behind magic, version and key
   friend class TcpJoin;
   static Result<TcpRoot> open_at(const SocketAddress& address) {
     TcpRoot root;

@@ -62,7 +62,10 @@ class Runner {
       mine.most_blocks = limits.most_blocks;
       layout = layout_of(config, comm.world());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
-      if (!layout.overflow) {
+      mine.heap_limit = comm.heap()->limit();
+      mine.heap_used = comm.heap()->used();
+      bool const fits = !memory.empty() || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
+      if (!layout.overflow && fits) {
         bool const shared = !comm.one_process();
         arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, shared)
                                : std::make_shared<comm::Arena<Exec>>(memory);
@@ -86,7 +89,10 @@ class Runner {
     if (!arenas.ok()) return arenas.error();
     auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));
     if (!boards.ok()) return boards.error();
+    comm::HeapBudget::Share heap;
+    if (memory.empty()) heap = {comm.heap(), mine.needed_bytes};
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
+    runner->heap_ = std::move(heap);
     runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();
     Status const ready = runner->initialise();
     if (Status s = comm.barrier(); !s.ok()) return s;
@@ -386,6 +392,7 @@ class Runner {
   BoardLayout board_layout_;
   launch::LaunchLimits limits_;
   comm::SymmetricHeap<Exec> arenas_, boards_;
+  comm::HeapBudget::Share heap_;
   std::uint32_t blocks_launched_[kMaxBufferSets] = {};
   bool several_devices_ = false;
 };

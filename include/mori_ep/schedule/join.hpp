@@ -39,10 +39,11 @@ class ProtocolHash {
 struct JoinRecord {
   std::uint64_t protocol = 0;
   EpDispatchCombineConfig config;
-  std::uint64_t element_bytes = 0;  //!< of the rank's operator
-  std::int64_t needed_bytes = 0;    //!< the arena's size by this rank's configuration
-  std::int64_t memory_bytes = 0;    //!< what it has: allocated, or the caller's
-  std::int32_t memory_given = 0;    //!< nonzero: the caller's
+  std::uint64_t element_bytes = 0;                     //!< of the rank's operator
+  std::int64_t needed_bytes = 0;                       //!< the arena's size by this rank's configuration
+  std::int64_t heap_limit = INT64_MAX, heap_used = 0;  //!< bytes: MORI_SHMEM_HEAP_SIZE and what is taken of it
+  std::int64_t memory_bytes = 0;                       //!< what it has: allocated, or the caller's
+  std::int32_t memory_given = 0;                       //!< nonzero: the caller's
   std::int32_t memory_aligned = 1;
   std::int32_t shares_between_processes = 1;    //!< can another process map memory of its machine?
   std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
@@ -171,6 +172,13 @@ struct JoinRecord {
                    .limit = 0,
                    .hint = "An operator allocates, which a capture forbids: create it before the capture begins. The "
                            "capture is void."});
+    if (r.memory_given == 0 && r.needed_bytes > r.heap_limit - r.heap_used)
+      return fail({.code = Errc::out_of_memory,
+                   .field = "MORI_SHMEM_HEAP_SIZE",
+                   .value = r.heap_limit,
+                   .limit = r.heap_used + r.needed_bytes,
+                   .hint = "This operator and those before it need a symmetric heap of the limit's bytes: raise "
+                           "MORI_SHMEM_HEAP_SIZE to it, or unset it."});
     if (r.memory_bytes < r.needed_bytes && r.memory_given == 0)
       return fail({.code = Errc::out_of_memory,
                    .field = "arena bytes allocated",

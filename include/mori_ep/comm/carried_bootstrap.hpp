@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+//! @file Joins over TCP whose unique id travels by itself: through an engine's own store, or a file that all can read.
+#pragma once
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "mori_ep/comm/tcp_bootstrap.hpp"
+
+namespace mori_ep::comm {
+
+//! @brief Collective. `put(const UniqueId&)` is called on rank 0 and stores the id; `get()` is called on the others, waits
+//!        for it and returns it. They give a Status and a Result<UniqueId>; their errors are returned.
+template <class Put, class Get>
+[[nodiscard]] Result<std::shared_ptr<Bootstrap>> join_by_store(int rank, int world, Put&& put, Get&& get,
+                                                               const TcpOptions& options = {}) {
+  if (Status s = TcpJoin::check(rank, world); !s.ok()) return s;
+  if (rank != 0) {
+    Result<UniqueId> const id = get();
+    if (!id.ok()) return id.status();
+    return join_tcp(*id, rank, world, options);
+  }
+  auto root = get_unique_id(options);
+  if (!root.ok()) return root.status();
+  if (Status s = put(root->id()); !s.ok()) return s;
+  return join_tcp(std::move(*root), world, options);
+}
+
+namespace detail {
+
+//! The id in a file; nothing while it is not there, or not whole.
+[[nodiscard]] inline std::optional<UniqueId> read_id(const std::string& path) {
+  Fd const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueId id;
+  if (!file.open() || ::read(file.get(), id.bytes.data(), id.bytes.size()) != static_cast<ssize_t>(id.bytes.size()))
+    return {};
+  return id;
+}
+
+//! Appears under its name at once and whole.
+[[nodiscard]] inline Status write_id(const std::string& path, const UniqueId& id) {
+  std::string const unfinished = path + "." + std::to_string(::getpid());
+  Fd file(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  bool ok =
+      file.open() && ::write(file.get(), id.bytes.data(), id.bytes.size()) == static_cast<ssize_t>(id.bytes.size());
+  file.close();
+  ok = ok && std::rename(unfinished.c_str(), path.c_str()) == 0;
+  int const failed = errno;
+  if (!ok) (void)::unlink(unfinished.c_str());
+  if (ok) return {};
+  return system_error("writing the file to meet at", failed,
+                      "Give a path in a directory that exists, that this user can write to, and that all ranks share.");
+}
+
+}  // namespace detail
+
+//! @brief Collective, by a path that all ranks share and no other job uses at the same time. Rank 0 makes the file and
+//!        removes it when all have joined; one that an earlier job left behind is replaced.
+[[nodiscard]] inline Result<std::shared_ptr<Bootstrap>> join_file(const std::string& path, int rank, int world,
+                                                                  const TcpOptions& options = {}) {
+  if (Status s = TcpJoin::check(rank, world); !s.ok()) return s;
+  if (rank == 0) {
+    auto root = get_unique_id(options);
+    if (!root.ok()) return root.status();
+    if (Status s = detail::write_id(path, root->id()); !s.ok()) return s;
+    auto joined = join_tcp(std::move(*root), world, options);
+    (void)::unlink(path.c_str());
+    return joined;
+  }
+  // An id that is left over leads nowhere, or to another job.
+  Deadline const deadline(options.timeout);
+  for (;;) {
+    if (auto const id = detail::read_id(path)) {
+      TcpOptions rest = options;
+      rest.timeout = deadline.left();
+      bool const stale = !TcpRoot::answers(*id);
+      if (!stale) {
+        auto joined = join_tcp(*id, rank, world, rest);
+        bool const other_job =
+            joined.status().code() == Errc::protocol_mismatch && std::string_view(joined.error().field) == "job key";
+        if (!other_job) return joined;
+      }
+    }
+    if (deadline.passed())
+      return Error{.code = Errc::missing_rank,
+                   .phase = Phase::join,
+                   .rank = rank,
+                   .peer = 0,
+                   .hint = "Rank 0 has not come to the file that was given. Do all ranks share its directory?"};
+    (void)::poll(nullptr, 0, deadline.left_ms(10));
+  }
+}
+
+}  // namespace mori_ep::comm
