@@ -321,8 +321,19 @@ class EpDispatchCombine {
   //!        voids all tickets and kept routings. Errors: a rank that does not come.
   Status recover(StreamRef stream) noexcept {
     ledger_->void_all();
-    return runner_->recover(stream);
+    return runner_->recover(runner_->members(), stream);
   }
+  //! @brief The same with those of `members` (ascending) that are left, this rank among them: only they call it, all with
+  //!        the same. From then on no token goes to the others: ids of their experts count as invalid. What dispatch and
+  //!        get_registered_combine_input_buffer() gave before is void: the arenas are new, so that a rank that is left
+  //!        out but still running harms nobody. In worlds of up to 64 ranks, in memory of the operator's own. A rank that
+  //!        was left out does not come back: create another operator with it.
+  Status recover(std::span<const int> members, StreamRef stream) noexcept {
+    ledger_->void_all();
+    return runner_->recover(members, stream);
+  }
+  //! @brief The ranks that dispatch and combine among each other, ascending: all, or those of the last recover().
+  [[nodiscard]] std::span<const int> members() const noexcept { return runner_->members(); }
   //! @brief recover() when this rank has met a fault or was told of one, else nothing, at no cost: the protocol needs no
   //!        reset between iterations (MORI's API has one, so callers may keep the call).
   Status reset(StreamRef stream) noexcept { return runner_->fault().ok() ? Status{} : recover(stream); }

@@ -120,9 +120,11 @@ class ProcessWorld {
       if (outcome.status != 0 || outcome.done == 0)
         throw std::runtime_error("rank " + std::to_string(rank) + " ended with status " +
                                  std::to_string(outcome.status));
-      Errc const code = outcome.error.code, before = first.code();
-      bool const by_a_peer = before == Errc::peer_fault || before == Errc::timeout || before == Errc::missing_rank;
-      if (code != Errc::ok && (first.ok() || by_a_peer)) first = outcome.error;
+      auto const by_a_peer = [](Errc c) {
+        return c == Errc::peer_fault || c == Errc::timeout || c == Errc::missing_rank;
+      };
+      Status const s = outcome.error;
+      if (!s.ok() && (first.ok() || (by_a_peer(first.code()) && !by_a_peer(s.code())))) first = s;
     }
     return first;
   }

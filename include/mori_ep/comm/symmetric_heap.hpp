@@ -59,6 +59,7 @@ class Arena {
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool owned() const noexcept { return kind_ != Kind::borrowed; }
   [[nodiscard]] Place place() const noexcept { return place_; }
   //! @brief By which other processes map it; not open once they have.
   [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }
@@ -79,31 +80,37 @@ class Arena {
 template <exec::ExecPolicy Exec>
 class SymmetricHeap {
  public:
-  //! @brief Collective: exchanges the arenas. All ranks are on this host, and an arena is shareable where a rank is in
-  //!        another process. Errors: as Communicator's calls; out_of_memory when a peer's arena cannot be mapped.
-  static Result<SymmetricHeap> join(const Communicator& comm, std::shared_ptr<Arena<Exec>> mine) noexcept {
-    auto const world = static_cast<std::size_t>(comm.world());
+  //! @brief Collective among `members` (ascending ranks, this one among them): exchanges the arenas. All are on this
+  //!        host, and an arena is shareable where a member is in another process. What is asked of a rank that is no
+  //!        member is this rank's own. Errors: as Communicator's calls; out_of_memory when a peer's arena cannot be
+  //!        mapped.
+  static Result<SymmetricHeap> join(const Communicator& comm, std::span<const int> members,
+                                    std::shared_ptr<Arena<Exec>> mine) noexcept {
     SymmetricHeap heap;
     struct Entry {
       const std::shared_ptr<Arena<Exec>>* address;  // means something in the rank's own process
       std::size_t bytes;
     };
     Entry const entry{&mine, mine->bytes()};
-    std::vector<Entry> entries(world);
-    if (Status s = comm.all_gather(&entry, entries.data(), sizeof(entry)); !s.ok()) return s;
-    std::vector<Fd> descriptors(world);
-    if (!comm.one_process()) {
-      auto got = FdExchange(comm).run(mine->shared_as());
+    std::vector<Entry> entries(members.size());
+    if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry)); !s.ok()) return s;
+    std::vector<Fd> descriptors(members.size());
+    bool apart = false;
+    for (int r : members) apart = apart || !comm.in_process(r);
+    if (apart) {
+      auto got = FdExchange(comm, members).run(mine->shared_as());
       if (!got.ok()) return got.status();
       descriptors = std::move(*got);
     }
     Status mapped;
-    for (int r = 0; r < comm.world(); ++r) {
-      auto const i = static_cast<std::size_t>(r);
-      heap.arenas_.push_back(comm.in_process(r)
-                                 ? *entries[i].address
-                                 : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place()));
-      if (heap.arenas_.back()->data() == nullptr && mapped.ok())
+    heap.arenas_.assign(static_cast<std::size_t>(comm.world()), mine);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      int const r = members[i];
+      auto& arena = heap.arenas_[static_cast<std::size_t>(r)];
+      if (r != comm.rank())
+        arena = comm.in_process(r) ? *entries[i].address
+                                   : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
+      if (arena->data() == nullptr && mapped.ok())
         mapped = Error{.code = Errc::out_of_memory,
                        .phase = Phase::create,
                        .rank = comm.rank(),
@@ -112,7 +119,8 @@ class SymmetricHeap {
                        .value = static_cast<std::int64_t>(entries[i].bytes),
                        .hint = "It cannot be mapped here: raise this process's address space limit (ulimit -v)."};
     }
-    if (Status s = comm.barrier(); !s.ok()) return s;  // the addresses above are of stack objects
+    if (Status s = comm.all_gather(members, nullptr, nullptr, 0); !s.ok())
+      return s;  // the addresses above are of stack objects
     mine->shared_as().close();
     if (!mapped.ok()) return mapped;
     heap.mine_ = std::move(mine);
@@ -129,6 +137,8 @@ class SymmetricHeap {
     }
   }
 
+  //! @brief Is this rank's arena not the caller's memory?
+  [[nodiscard]] bool owned() const noexcept { return mine_->owned(); }
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }
   [[nodiscard]] std::byte* base_of(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]->data(); }
 

@@ -46,6 +46,7 @@ struct WaitLimits {
   const std::uint32_t* failed = nullptr;  //!< this rank's fault flag: nonzero ends the wait (nobody waits twice)
   const std::uint64_t* peer_faults = nullptr;  //!< [world] words the peers write their faults to
   std::int32_t world = 0;
+  std::uint64_t* long_wait = nullptr;  //!< set while the wait has lasted half its time, unless nullptr
 };
 
 }  // namespace mori_ep::exec

@@ -20,12 +20,18 @@ inline constexpr std::int64_t kNoExpert = -1;
 
 inline constexpr std::int64_t kMaxExperts = 8192;  //!< of a world: their counters live in a block's scratch
 
-//! @brief Where experts live: expert e on rank e / experts_per_rank.
+//! @brief Ranks that are left out, as bits: none, or some of the first 64.
+[[nodiscard]] MORI_EP_HD constexpr bool is_absent(std::uint64_t absent, std::int32_t rank) noexcept {
+  return absent != 0 && ((absent >> (rank & 63)) & 1) != 0;
+}
+
+//! @brief Where experts live: expert e on rank e / experts_per_rank. No token goes to a rank that is left out.
 class Placement {
  public:
   constexpr Placement() noexcept = default;
-  MORI_EP_HD constexpr Placement(std::int32_t world, std::int32_t experts_per_rank) noexcept
-      : world_(world),
+  MORI_EP_HD constexpr Placement(std::int32_t world, std::int32_t experts_per_rank, std::uint64_t absent = 0) noexcept
+      : absent_(absent),
+        world_(world),
         experts_(static_cast<std::uint32_t>(world) * static_cast<std::uint32_t>(experts_per_rank)),
         experts_per_rank_(experts_per_rank),
         reciprocal_(((std::uint32_t{1} << 31) + static_cast<std::uint32_t>(experts_per_rank) - 1) /
@@ -36,16 +42,19 @@ class Placement {
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t experts() const noexcept {
     return static_cast<std::int32_t>(experts_);
   }
-  //! @brief The rank that hosts `id`, or -1 when it is no expert: kNoExpert, or outside [0, experts).
+  //! @brief The rank that hosts `id`, or -1 when there is none: kNoExpert, outside [0, experts), or left out.
   //! Twice the id times 2^31 / E_r rounded up, of which the upper half is the exact quotient while id * E_r < 2^31,
   //! which kMaxExperts ensures: one instruction of a GPU.
   template <IndexType Index>
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t rank_of(Index id) const noexcept {
     if (static_cast<std::make_unsigned_t<Index>>(id) >= experts_) return -1;
-    return static_cast<std::int32_t>((std::uint64_t{2 * static_cast<std::uint32_t>(id)} * reciprocal_) >> 32);
+    auto const rank =
+        static_cast<std::int32_t>((std::uint64_t{2 * static_cast<std::uint32_t>(id)} * reciprocal_) >> 32);
+    return is_absent(absent_, rank) ? -1 : rank;
   }
 
  private:
+  std::uint64_t absent_ = 0;
   std::int32_t world_ = 1;
   std::uint32_t experts_ = 1;
   std::int32_t experts_per_rank_ = 1;
@@ -55,6 +64,9 @@ static_assert([] {
   for (std::int32_t per_rank : {1, 3, 7, 32, 1000, 8192})
     for (std::int32_t id = 0; id < 8192 / per_rank * per_rank; ++id)
       if (Placement(8192 / per_rank, per_rank).rank_of(id) != id / per_rank) return false;
+  if (Placement(3, 2, 0b010).rank_of(1) != 0 || Placement(3, 2, 0b010).rank_of(2) != -1 ||
+      Placement(3, 2, 0b010).rank_of(5) != 2)
+    return false;
   return Placement(2, 3).rank_of(-1) == -1 && Placement(2, 3).rank_of(6) == -1 &&
          Placement(2, 3).rank_of(std::int64_t{1} << 40) == -1;
 }());

@@ -85,9 +85,10 @@ class Runner {
     limits.sharers = launches_beside(records, comm.rank());
     limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
                                                  comm.ranks_on_host() / sharers_of(records, comm.rank()));
-    auto arenas = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
+    std::vector<int> const everyone = comm::all_ranks(comm.world());
+    auto arenas = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(arena));
     if (!arenas.ok()) return arenas.error();
-    auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));
+    auto boards = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(board));
     if (!boards.ok()) return boards.error();
     comm::HeapBudget::Share heap;
     if (memory.empty()) heap = {comm.heap(), mine.needed_bytes};
@@ -117,26 +118,27 @@ class Runner {
                   StreamRef stream) noexcept {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
-    Dispatch const kernel{.args = {.port = port(),
-                                   .set = layout_.sets[set],
-                                   .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank),
-                                   .topk = config_.num_experts_per_token,
-                                   .routes_per_token = layout_.routes_per_token,
-                                   .max_tokens = config_.max_num_inp_token_per_rank,
-                                   .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
-                                   .halves = halves,
-                                   .tokens = in.tokens,
-                                   .token_count = in.token_count,
-                                   .x = in.x,
-                                   .ids = in.ids,
-                                   .weights = in.weights,
-                                   .scales = in.scales,
-                                   .x_stride = in.x_stride,
-                                   .ids_stride = in.ids_stride,
-                                   .weights_stride = in.weights_stride,
-                                   .scales_stride = in.scales_stride,
-                                   .row_bytes = row_bytes(),
-                                   .scale_bytes = config_.scale_bytes()}};
+    Dispatch const kernel{
+        .args = {.port = port(),
+                 .set = layout_.sets[set],
+                 .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank, absent_),
+                 .topk = config_.num_experts_per_token,
+                 .routes_per_token = layout_.routes_per_token,
+                 .max_tokens = config_.max_num_inp_token_per_rank,
+                 .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
+                 .halves = halves,
+                 .tokens = in.tokens,
+                 .token_count = in.token_count,
+                 .x = in.x,
+                 .ids = in.ids,
+                 .weights = in.weights,
+                 .scales = in.scales,
+                 .x_stride = in.x_stride,
+                 .ids_stride = in.ids_stride,
+                 .weights_stride = in.weights_stride,
+                 .scales_stride = in.scales_stride,
+                 .row_bytes = row_bytes(),
+                 .scale_bytes = config_.scale_bytes()}};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
     geometry.shared_bytes =
@@ -238,8 +240,11 @@ class Runner {
     return {};
   }
 
-  //! @brief Collective: all kernels have ended on every rank, then signals, states and faults start anew.
-  Status recover(StreamRef stream) noexcept {
+  //! @brief Collective among `members`, all ranks that are left or some of them: their kernels have ended, then signals,
+  //!        states and faults start anew. Fewer than before move to new arenas, since nobody knows what a rank that is
+  //!        left out may still write to the old ones.
+  Status recover(std::span<const int> members, StreamRef stream) noexcept {
+    if (Status s = may_go_on(members); !s.ok()) return s;
     if (Status s = Exec::synchronize(stream); !s.ok()) return s;
     if constexpr (Exec::kFreeWaits) Exec::drain();  // the other sets' streams
     if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms)))
@@ -247,11 +252,17 @@ class Runner {
                    .phase = Phase::barrier,
                    .rank = comm_.rank(),
                    .hint = "Work of this operator on another stream does not end."};
-    if (Status s = comm_.barrier(); !s.ok()) return s;
+    if (members.size() < members_.size()) {
+      if (Status s = move_to_new_arenas(members); !s.ok()) return s;
+    } else if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) {
+      return s;
+    }
     Status const ready = initialise();
-    if (Status s = comm_.barrier(); !s.ok()) return s;
+    if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) return s;
     return ready;
   }
+  //! @brief The ranks that are left, ascending.
+  [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
 
   [[nodiscard]] Result<routing::RecvTotals> totals(int set, StreamRef stream) noexcept {
     routing::RecvTotals* const out = board_at<routing::RecvTotals>(board_layout_.totals) + set;
@@ -286,7 +297,58 @@ class Runner {
         board_layout_(BoardLayout::make(comm.world())),
         limits_(limits),
         arenas_(std::move(arenas)),
-        boards_(std::move(boards)) {}
+        boards_(std::move(boards)),
+        members_(comm::all_ranks(comm.world())) {}
+
+  [[nodiscard]] Status may_go_on(std::span<const int> members) const noexcept {
+    auto const bad = [&](const char* field, std::int64_t value, std::int64_t limit, const char* hint) {
+      return Error{.code = Errc::invalid_argument,
+                   .rank = comm_.rank(),
+                   .field = field,
+                   .value = value,
+                   .limit = limit,
+                   .hint = hint};
+    };
+    if (auto const me = comm::place_of(members, comm_.rank(), comm_.world()); !me.ok()) return me.status();
+    for (int member : members)
+      if (routing::is_absent(absent_, member))
+        return bad("member of a group", member, Error::kNoLimit,
+                   "It was left out before, and does not come back: create an operator anew with it.");
+    if (members.size() == members_.size()) return {};
+    if (comm_.world() > 64)
+      return bad("world", comm_.world(), 64, "Larger worlds go on with all ranks only: create an operator anew.");
+    if (!arenas_.owned())
+      return bad("caller's memory", 1, 0,
+                 "A rank that is left out may still write to it: create an operator anew, with other memory.");
+    return {};
+  }
+  Status move_to_new_arenas(std::span<const int> members) noexcept {
+    bool shared = false;
+    for (int member : members) shared = shared || !comm_.in_process(member);
+    auto arena = std::make_shared<comm::Arena<Exec>>(layout_.bytes, comm::Place::device, shared);
+    auto board = std::make_shared<comm::Arena<Exec>>(board_layout_.bytes, comm::Place::board, shared);
+    std::int32_t const there = arena->data() != nullptr && board->data() != nullptr ? 1 : 0;
+    std::vector<std::int32_t> all(members.size());
+    if (Status s = comm_.all_gather(members, &there, all.data(), sizeof(there)); !s.ok()) return s;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i] == 0)
+        return Error{.code = Errc::out_of_memory,
+                     .rank = members[i],
+                     .field = "arena bytes allocated",
+                     .value = 0,
+                     .limit = static_cast<std::int64_t>(layout_.bytes),
+                     .hint = "Going on with fewer ranks takes a second arena for a moment: free some memory."};
+    auto arenas = comm::SymmetricHeap<Exec>::join(comm_, members, std::move(arena));
+    if (!arenas.ok()) return arenas.status();
+    auto boards = comm::SymmetricHeap<Exec>::join(comm_, members, std::move(board));
+    if (!boards.ok()) return boards.status();
+    arenas_ = std::move(*arenas);
+    boards_ = std::move(*boards);
+    members_ = std::vector<int>(members.begin(), members.end());  // `members` may be a part of it
+    absent_ = routing::low_bits(comm_.world());
+    for (int member : members) absent_ &= ~(std::uint64_t{1} << member);
+    return {};
+  }
 
   //! What fits for both phases, since one config serves both.
   static launch::LaunchLimits limits_of(const EpDispatchCombineConfig& config, int world) noexcept {
@@ -324,7 +386,9 @@ class Runner {
             layout_.gate,
             board_layout_.record,
             board_layout_.notices,
-            config_.timeout_ms * 1'000'000};
+            board_layout_.long_waits,
+            config_.timeout_ms * 1'000'000,
+            absent_};
   }
   [[nodiscard]] Result<launch::LaunchParams> resolve(const launch::LaunchParams& call) const noexcept {
     auto params = launch::resolve(call, {config_.block_num, config_.warp_num_per_block}, limits_);
@@ -366,7 +430,10 @@ class Runner {
     }
     FaultGate const open;
     put(layout_.gate, std::span<const FaultGate>(&open, 1));
-    for (int r = 0; r < comm_.world(); ++r) board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
+    for (int r = 0; r < comm_.world(); ++r) {
+      board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
+      board_at<std::uint64_t>(board_layout_.long_waits)[r] = 0;
+    }
     *board_at<FaultRecord>(board_layout_.record) = FaultRecord{};
     return status;
   }
@@ -393,6 +460,8 @@ class Runner {
   launch::LaunchLimits limits_;
   comm::SymmetricHeap<Exec> arenas_, boards_;
   comm::HeapBudget::Share heap_;
+  std::vector<int> members_;
+  std::uint64_t absent_ = 0;  // ranks that are not members, as bits
   std::uint32_t blocks_launched_[kMaxBufferSets] = {};
   bool several_devices_ = false;
 };

@@ -24,7 +24,7 @@ namespace {
 struct Faults {
   std::uint32_t failed = 0;
   std::uint64_t peers[3] = {};
-  [[nodiscard]] WaitLimits limits(std::int64_t timeout_ns) const { return {timeout_ns, &failed, peers, 3}; }
+  [[nodiscard]] WaitLimits limits(std::int64_t timeout_ns) const { return {timeout_ns, &failed, peers, 3, nullptr}; }
 };
 }  // namespace
 

@@ -163,9 +163,11 @@ class Context {
   //! One deadline for all waits of a launch: peers that are late one after the other do not add up.
   static MORI_EP_COLD __device__ WaitResult poll(std::uint64_t* word, std::uint32_t epoch, WaitLimits limits,
                                                  std::uint64_t start_ns, bool acquires) {
+    bool told = false;
     for (std::uint32_t round = 1;; ++round) {
       bool const acquired = acquires && round <= kAcquiringLooks;
       std::uint64_t const seen = acquired ? Target::load_acquire_system(word) : Target::load_relaxed_system(word);
+      if (signal_epoch(seen) == epoch && told) Target::store_relaxed_system(limits.long_wait, 0);
       if (signal_epoch(seen) == epoch)
         return {WaitEnd::arrived, acquired || !acquires ? seen : Target::load_acquire_system(word)};
       if (round % kCheckEvery != 0) continue;
@@ -173,8 +175,12 @@ class Context {
       if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
       for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
         if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
-      if (Target::clock_ns() - start_ns >= static_cast<std::uint64_t>(limits.timeout_ns))
-        return {WaitEnd::expired, seen};
+      std::uint64_t const waited = Target::clock_ns() - start_ns;
+      if (!told && limits.long_wait != nullptr && waited >= static_cast<std::uint64_t>(limits.timeout_ns) / 2) {
+        Target::store_relaxed_system(limits.long_wait, 1);
+        told = true;
+      }
+      if (waited >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};
       Target::nap();
     }
   }

@@ -106,6 +106,11 @@ struct CombineKernel {
     return s;
   }
 
+  MORI_EP_HD std::uint64_t* tell_ready(const Scratch& s, std::int32_t peer) const {
+    return port.tell(peer, [&](std::int32_t at, std::int32_t from) {
+      return s.peers.template at<std::uint64_t>(at, set.combine_ready) + from;
+    });
+  }
   //! Puts this rank's rows where peers can read them and says so.
   template <class Ctx>
   MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
@@ -114,8 +119,7 @@ struct CombineKernel {
       MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
-        ctx.signal_after_launch(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch,
-                                0);
+        ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
       return;
     }
     if (!stopped) stage(ctx, state, epoch);
@@ -125,8 +129,7 @@ struct CombineKernel {
     ctx.block_sync();
     if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx)) {
       MORI_EP_ROLLED
-      for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
-        ctx.signal(s.peers.template at<std::uint64_t>(peer, set.combine_ready) + port.peers.rank, epoch, 0);
+      for (std::int32_t peer = 0; peer < port.peers.world; ++peer) ctx.signal(tell_ready(s, peer), epoch, 0);
     }
   }
 

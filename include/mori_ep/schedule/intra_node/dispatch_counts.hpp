@@ -153,22 +153,26 @@ struct CountExchange {
   //!        the last epoch) before a peer sees this epoch; the others are words that are whole by themselves.
   template <class Ctx>
   MORI_EP_HD void announce(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank;
-    std::int32_t const local_experts = args.placement.experts_per_rank();
+    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
-      auto* counts = args.counts_of(s.peers, peer, me, epoch);
+      bool const absent = args.port.left_out(peer);
+      auto* counts = args.port.tell(
+          peer, [&](std::int32_t at, std::int32_t from) { return args.counts_of(s.peers, at, from, epoch); });
       by_thread(ctx, world + 1, [&](std::int32_t d) {
         ctx.signal_after_launch(counts + d, epoch,
-                                d == world ? static_cast<std::uint32_t>(ctx.blocks())
-                                : shared   ? s.total[d]
-                                           : all_rows(d));
+                                absent       ? 0
+                                : d == world ? static_cast<std::uint32_t>(ctx.blocks())
+                                : shared     ? s.total[d]
+                                             : all_rows(d));
       });
       if (shared) continue;
-      auto* words = args.expert_counts_of(s.peers, peer, me, epoch);
+      auto* words = tell_experts(peer);
       by_thread(ctx, local_experts + 1, [&](std::int32_t e) {
         ctx.post(words + e, epoch,
-                 e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]);
+                 absent               ? 0
+                 : e == local_experts ? s.flags[Scratch::kInvalid]
+                                      : s.experts[peer * local_experts + e]);
       });
     }
   }
@@ -191,9 +195,10 @@ struct CountExchange {
     by_lane(ctx, experts + args.placement.world(), [&](std::int32_t i) {
       bool const expert = i < experts;
       std::int32_t const peer = expert ? quotient(i, local_experts) : i - experts;
-      auto* words = args.expert_counts_of(s.peers, peer, args.port.peers.rank, epoch);
-      ctx.post(words + (expert ? i - peer * local_experts : local_experts), epoch,
-               expert ? ctx.load(tally + i) : invalid);
+      ctx.post(tell_experts(peer) + (expert ? i - peer * local_experts : local_experts), epoch,
+               args.port.left_out(peer) ? 0
+               : expert                 ? ctx.load(tally + i)
+                                        : invalid);
     });
     ctx.warp_sync();
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
@@ -268,6 +273,10 @@ struct CountExchange {
   }
 
  private:
+  [[nodiscard]] MORI_EP_HD std::uint64_t* tell_experts(std::int32_t peer) const {
+    return args.port.tell(
+        peer, [&](std::int32_t at, std::int32_t from) { return args.expert_counts_of(s.peers, at, from, epoch); });
+  }
   [[nodiscard]] static MORI_EP_HD std::int32_t tiles_of(std::int32_t tokens) {
     return (tokens + Scratch::kTile - 1) / Scratch::kTile;
   }

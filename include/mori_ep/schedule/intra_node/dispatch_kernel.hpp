@@ -144,7 +144,8 @@ struct DispatchKernel {
     ctx.flush_stores();
     ctx.block_sync();
     by_thread(ctx, args.placement.world(), [&](std::int32_t peer) {
-      ctx.signal(args.rows_arrived(s.peers, peer, args.port.peers.rank) + ctx.block(), epoch, 0);
+      if (!args.port.left_out(peer))
+        ctx.signal(args.rows_arrived(s.peers, peer, args.port.peers.rank) + ctx.block(), epoch, 0);
     });
   }
 

@@ -6,6 +6,7 @@
 
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/routing/route.hpp"
 #include "mori_ep/schedule/intra_node/layout.hpp"
 
 namespace mori_ep::schedule::intra_node {
@@ -28,8 +29,18 @@ template <class PeerRef>
 struct FaultPort {
   PeerRef peers;   //!< the arenas
   PeerRef boards;  //!< the notice boards
-  comm::Region gate, record, notices;
+  comm::Region gate, record, notices, long_waits;
   std::int64_t timeout_ns;
+  std::uint64_t absent;  //!< ranks that are left out, as bits
+
+  [[nodiscard]] MORI_EP_HD bool left_out(std::int32_t rank) const { return routing::is_absent(absent, rank); }
+
+  //! @brief The word by which this rank tells `peer`: `words(at, from)` is where `from` tells `at`. Nobody tells this
+  //!        rank for one that is left out, so it does that itself, and no wait need know who is missing.
+  template <class Words>
+  [[nodiscard]] MORI_EP_HD std::uint64_t* tell(std::int32_t peer, Words&& words) const {
+    return left_out(peer) ? words(peers.rank, peer) : words(peer, peers.rank);
+  }
 
   //! @brief Has an earlier launch of this rank failed? One that runs beside this one may or may not be seen.
   template <exec::KernelContext Ctx>
@@ -37,9 +48,9 @@ struct FaultPort {
     return ctx.glance(&peers.template mine<FaultGate>(gate)->failed) != 0;
   }
 
-  MORI_EP_HD exec::WaitLimits limits() const {
+  MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
     return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
-            peers.world};
+            peers.world, boards.template mine<std::uint64_t>(long_waits) + peer};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
@@ -61,7 +72,8 @@ struct FaultPort {
     ctx.publish(&kept->failed, std::uint32_t{1});
     ctx.publish(&peers.template mine<FaultGate>(gate)->failed, std::uint32_t{1});
     for (std::int32_t peer = 0; peer < peers.world; ++peer)
-      ctx.publish(boards.template at<std::uint64_t>(peer, notices) + peers.rank, fault_word(phase, blamed));
+      if (!left_out(peer))
+        ctx.publish(boards.template at<std::uint64_t>(peer, notices) + peers.rank, fault_word(phase, blamed));
   }
 
   //! @brief Waits for `peer`'s signal word of `epoch`; false, with the fault recorded, when it does not come.
@@ -69,7 +81,7 @@ struct FaultPort {
   [[nodiscard]] MORI_EP_HD bool await(Ctx& ctx, std::uint64_t* word, std::uint32_t epoch, Phase phase,
                                       std::int32_t peer, std::uint32_t* payload = nullptr,
                                       exec::WaitOrder order = exec::WaitOrder::acquire) const {
-    exec::WaitResult const got = ctx.wait(word, epoch, limits(), order);
+    exec::WaitResult const got = ctx.wait(word, epoch, limits(peer), order);
     if (payload != nullptr) *payload = exec::signal_payload(got.word);
     if (got.end == exec::WaitEnd::arrived) return true;
     report(ctx, got, epoch, phase, peer);
@@ -77,12 +89,28 @@ struct FaultPort {
   }
 
  private:
+  //! Whoever does not come may itself be waiting: follows what the ranks say of their long waits, from `peer` on, to one
+  //! that waits for nobody. Ranks that wait for each other in a ring leave the blame where it was.
+  template <exec::KernelContext Ctx>
+  [[nodiscard]] MORI_EP_HD std::int32_t blamed(Ctx& ctx, std::int32_t peer) const {
+    std::int32_t at = peer;
+    MORI_EP_ROLLED
+    for (std::int32_t steps = 0; steps < peers.world && at != peers.rank; ++steps) {
+      const std::uint64_t* waits = boards.template at<std::uint64_t>(at, long_waits);
+      std::int32_t next = 0;
+      while (next < peers.world && (next == at || left_out(next) || ctx.peek(waits + next) == 0)) ++next;
+      if (next == peers.world) return at;
+      at = next;
+    }
+    return peer;
+  }
+
   template <exec::KernelContext Ctx>
   MORI_EP_COLD MORI_EP_HD void report(Ctx ctx, exec::WaitResult got, std::uint32_t epoch, Phase phase,
                                       std::int32_t peer) const {
     std::uint32_t const seen = exec::signal_epoch(got.word);
     if (got.end == exec::WaitEnd::expired) {
-      raise(ctx, Errc::timeout, phase, peer, epoch, seen);
+      raise(ctx, Errc::timeout, phase, blamed(ctx, peer), epoch, seen);
     } else if (got.end == exec::WaitEnd::out_of_step) {
       raise(ctx, Errc::out_of_step, phase, peer, epoch, seen);
     } else if (got.end == exec::WaitEnd::peer_fault) {

@@ -91,9 +91,10 @@ struct SetLayout {
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
 struct BoardLayout {
-  comm::Region record;   //!< FaultRecord
-  comm::Region notices;  //!< [W] fault words, written by peers
-  comm::Region totals;   //!< [kMaxBufferSets] RecvTotals, for a host that asks
+  comm::Region record;      //!< FaultRecord
+  comm::Region notices;     //!< [W] fault words, written by peers
+  comm::Region long_waits;  //!< [W] words, read by peers: not 0 while this rank has waited long for that one
+  comm::Region totals;      //!< [kMaxBufferSets] RecvTotals, for a host that asks
   std::size_t bytes = 0;
 
   static constexpr BoardLayout make(int world) noexcept {
@@ -101,6 +102,7 @@ struct BoardLayout {
     BoardLayout out;
     out.record = at.add(1, sizeof(FaultRecord));
     out.notices = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
+    out.long_waits = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
     out.totals = at.add(kMaxBufferSets, sizeof(routing::RecvTotals));
     out.bytes = at.bytes();
     return out;
