@@ -172,7 +172,7 @@ TEST_CASE("members that cannot go on are refused by name, and nothing changes") 
     refused({(me + 1) % 3}, Errc::invalid_argument, "Only members");
     refused({0, 1, 2, 3}, Errc::invalid_argument, "member of a group is 3, limit 2");
     refused({2, 1, 0}, Errc::invalid_argument, "ascending");
-    if (me == 2) refused({1, 2}, Errc::missing_rank, "peer rank 1");  // alone with that opinion
+    if (me == 2) refused({0, 2}, Errc::missing_rank, "peer rank 0");  // alone with that opinion
     if (me == 2) alone = false;
     while (alone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     Rounds<Machine> rounds{me, 3, stream};
