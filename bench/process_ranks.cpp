@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "process_ranks.hpp"
 
-#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -48,10 +47,13 @@ std::vector<std::pair<const char*, std::string>> measured_options(const Options&
       {"--routing", o.routing},
       {"--schedule", o.schedule},
       {"--external", std::to_string(o.external)},
-      {"--experts, --blocks, --warps, --iterations, --warmup or --seed",
-       list(std::vector<std::uint64_t>{static_cast<std::uint64_t>(o.experts), static_cast<std::uint64_t>(o.blocks),
-                                       static_cast<std::uint64_t>(o.warps), static_cast<std::uint64_t>(o.iterations),
-                                       static_cast<std::uint64_t>(o.warmup), o.seed})}};
+      {"--experts", std::to_string(o.experts)},
+      {"--blocks", std::to_string(o.blocks)},
+      {"--warps", std::to_string(o.warps)},
+      {"--iterations", std::to_string(o.iterations)},
+      {"--warmup", std::to_string(o.warmup)},
+      {"--seed", std::to_string(o.seed)},
+  };
 }
 
 void require_same_options(const Communicator& comm, const Options& options) {
