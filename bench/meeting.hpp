@@ -72,7 +72,8 @@ class MeetingBoard {
 };
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "futex(2) waits on the value itself");
 
-//! @brief One rank's part in a reusable barrier that takes no time from ranks still at work, and lets all start together.
+//! @brief One rank's part in a reusable barrier that takes no time from ranks still at work, and lets all start
+//!        together.
 //!
 //! Early ranks sleep until the last one has come: spinning, they would take their share of the cores from it. Then all
 //! spin, yielding, until everybody is awake, so that waking up is not part of what is timed.

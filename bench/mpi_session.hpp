@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! @file MPI from here to the end of the scope.
+//! @file Starting MPI, and who this process is there.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 namespace ep_bench {
 
+//! @brief MPI, from here to the end of the scope.
 class MpiSession {
  public:
   MpiSession() {

@@ -20,11 +20,11 @@ using mori_ep::Communicator;
 using mori_ep::Errc;
 using mori_ep::Result;
 using mori_ep::Status;
+using mori_ep::comm::Arena;
 using mori_ep::comm::Bootstrap;
 using mori_ep::comm::Fd;
-using Host = mori_ep::exec::Host;
-using mori_ep::comm::Arena;
 using mori_ep::comm::SymmetricHeap;
+using mori_ep::exec::Host;
 
 namespace {
 
@@ -116,7 +116,8 @@ int Lifelines::ended() const {
   return -1;
 }
 
-ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t problems) : comm_(std::move(comm)) {
+ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t problems)
+    : comm_(std::move(comm)), bound_(options.ranks_are == RanksAre::mpi) {
   require_one_host(comm_);
   require_same_options(comm_, options);
   lifelines_ = std::make_shared<Lifelines>(required(Lifelines::join(comm_)));
@@ -139,7 +140,7 @@ void ProcessRank::meet() {
 
 void ProcessRank::alone(const std::function<void()>& work) {
   meet();
-  if (first()) on_every_core(work);
+  if (first()) bound_ ? on_every_core(work) : work();
   meet();
 }
 
@@ -169,7 +170,6 @@ Ending run_as_rank(int rank, const Options& options, std::size_t problems, const
     self = std::make_unique<ProcessRank>(required(Communicator::create(required(join()), options.environment)), options,
                                          problems);
     int const exit_code = campaign(*self);
-    self->alone([] {});  // nobody leaves before all have what they need
     return {.exit_code = exit_code, .together = true};
   } catch (const EndedByPeer& peer) {
     if (speak_up || rank == 0) complain(peer.what());

@@ -56,14 +56,18 @@ class ProcessRank final : public Ranks {
   void meet();
 
   mori_ep::Communicator comm_;
+  bool bound_;  // perhaps, to a few cores
   std::shared_ptr<Lifelines> lifelines_;
   mori_ep::comm::SymmetricHeap<mori_ep::exec::Host> heap_;  // rank 0's arena holds the boards
   std::unique_ptr<Meeting> together_;                       // between the problems
   std::size_t measured_ = 0;
 };
 
+//! @brief What the ranks do; ends with a call that all make.
+//! @return the exit code
 using Campaign = std::function<int(Ranks&)>;
 
+//! @brief How this process joins the others.
 using Join = std::function<mori_ep::Result<std::shared_ptr<mori_ep::comm::Bootstrap>>()>;
 
 //! @brief How a rank's part ended.

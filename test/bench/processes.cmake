@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # ep_bench run with ranks as processes, however they are started, says what it says with threads; and what it refuses.
-# Usage: cmake -D EP_BENCH=<program> -D MPIRUN=<mpirun, or nothing> -D COUNT_FLAG=<-n> -D WORK_DIR=<scratch> -P processes.cmake
+# Usage: cmake -D EP_BENCH=<program> -D MPIRUN=<mpirun, or nothing> -D COUNT_FLAG=<-n> -D WORK_DIR=<scratch>
+#              -P processes.cmake
 cmake_minimum_required(VERSION 3.25)
 set(work --tokens 8,0 --hidden 64 --experts 24 --iterations 3)
 file(MAKE_DIRECTORY ${WORK_DIR})
@@ -67,8 +68,8 @@ function(expect_as_threads how)
     string(JSON world GET "${out}" results ${i} config world)
     string(JSON samples LENGTH "${out}" results ${i} phases pair samples_us)
     string(JSON ranks LENGTH "${out}" results ${i} ranks)
-    if(NOT check STREQUAL "ok" OR NOT ranks_as STREQUAL "processes" OR NOT "${world}/${samples}/${ranks}" STREQUAL "3/3/3")
-      message(FATAL_ERROR "${how}: check ${check}, ranks as ${ranks_as}, world/samples/ranks ${world}/${samples}/${ranks}")
+    if(NOT "${check} ${ranks_as} ${world} ${samples} ${ranks}" STREQUAL "ok processes 3 3 3")
+      message(FATAL_ERROR "${how}: check ${check}, ranks as ${ranks_as}, world ${world}, samples ${samples}, ranks ${ranks}")
     endif()
   endforeach()
   message(STATUS "${how}: as threads")
@@ -156,5 +157,6 @@ set(ENV{MORI_BOOTSTRAP_TIMEOUT} 5)
 run(COMMAND ${EP_BENCH} run ${work} --rank 1 --world 4 ${at} COMMAND ${EP_BENCH} run ${work} --rank 0 --world 2 ${at})
 expect("2;1" "rank 1: config mismatch in join: world is 4, limit 2.")
 unset(ENV{MORI_BOOTSTRAP_TIMEOUT})
-run(COMMAND ${EP_BENCH} run ${work} --rank 1 --world 2 --seed 2 ${at} COMMAND ${EP_BENCH} run ${work} --rank 0 --world 2 ${at})
+run(COMMAND ${EP_BENCH} run ${work} --rank 1 --world 2 ${at} --seed 2
+    COMMAND ${EP_BENCH} run ${work} --rank 0 --world 2 ${at})
 expect("2;2" "--seed is not on rank 1 what it is on rank 0")
