@@ -11,6 +11,8 @@
 
 #include "gpu/gpu.hpp"
 #include "host_ceilings.hpp"
+#include "process_ranks.hpp"
+#include "ranks.hpp"
 #include "workload/routes.hpp"
 
 namespace ep_bench {
@@ -116,6 +118,7 @@ std::vector<Problem> make_problems(const Options& o) {
                               .warmup = o.warmup,
                               .seed = o.seed,
                               .exec = o.exec,
+                              .processes = o.ranks_are != RanksAre::threads,
                               .devices = on_host ? 0 : o.devices,
                               .graph = !on_host && o.graph,
                               .cold = !on_host && o.cold};
@@ -153,7 +156,7 @@ void check_memory(const Problem& problem, std::int64_t more) {
                  c.tokens, gib(arenas).c_str(), gib(available).c_str());
 }
 
-Row run_mori(const Problem& problem, std::size_t before, std::size_t all) {
+Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size_t all) {
   Row row{.config = problem.config(),
           .footprint = footprint(problem.config()),
           .staging_bytes = problem.staging_bytes(),
@@ -162,11 +165,59 @@ Row run_mori(const Problem& problem, std::size_t before, std::size_t all) {
           .mpi = {}};
   for (int rank = 0; rank < row.config.world; ++rank) row.rows_received.push_back(problem.received(rank).size());
   ProgressLine progress(row.config, before, all);
-  auto const shown = [&](double done) { progress(done); };
-  row.mori = row.config.on_host() ? run_host(problem, shown) : run_gpu(problem, shown);
-  progress.finish(row.mori);
+  row.mori = ranks.measure(problem, [&](double done) { progress(done); });
+  if (ranks.first()) progress.finish(row.mori);
   return row;
 }
+
+namespace {
+
+class GpuRanks final : public OneProcess {
+ public:
+  [[nodiscard]] Outcome measure(const Problem& problem, const Progress& progress) override {
+    return run_gpu(problem, progress);
+  }
+};
+
+//! All problems, between two looks at the ceilings.
+//! @param make_ceilings called in the first process, the only one that measures and prints
+template <class F>
+int run_campaign(const Options& options, const std::vector<Problem>& problems, const std::optional<Devices>& devices,
+                 Ranks& ranks, F&& make_ceilings) {
+  Report report{.machine = Machine::here(),
+                .devices = devices,
+                .flags = options.flags,
+                .mpi = "",
+                .seed = options.seed,
+                .per_rank = options.per_rank,
+                .ceilings = nullptr,
+                .rows = {}};
+  std::ofstream saved;
+  std::optional<decltype(make_ceilings())> ceilings;
+  ranks.alone([&] {
+    for (auto const& problem : problems) devices ? check_device_memory(problem) : check_memory(problem);
+    if (!options.save.empty()) {
+      saved.open(options.save);
+      if (!saved) throw UsageError("--save " + options.save + ": cannot write there.");
+    }
+    warn_of_noise(report.machine);
+    ceilings.emplace(make_ceilings()).measure();
+  });
+  for (auto const& problem : problems)
+    report.rows.push_back(run_mori(problem, ranks, report.rows.size(), problems.size()));
+  ranks.alone([&] {
+    ceilings->measure();
+    report.ceilings = &*ceilings;
+    print(std::cout, report, options.format);
+    if (!saved.is_open()) return;
+    print(saved, report, Format::json);
+    saved.close();
+    if (!saved) throw std::runtime_error("--save " + options.save + ": writing failed.");
+  });
+  return report.ok() ? 0 : 1;
+}
+
+}  // namespace
 
 int run(const Options& options) {
   bool const on_host = options.exec == "host";
@@ -176,34 +227,25 @@ int run(const Options& options) {
     devices = open_devices(options.devices, options.world);
   }
   auto const problems = make_problems(options);
-  Report report{.machine = Machine::here(),
-                .devices = devices,
-                .flags = options.flags,
-                .mpi = "",
-                .seed = options.seed,
-                .per_rank = options.per_rank,
-                .ceilings = nullptr,
-                .rows = {}};
-  for (auto const& problem : problems) on_host ? check_memory(problem) : check_device_memory(problem);
-  std::ofstream saved;
-  if (!options.save.empty()) {
-    saved.open(options.save);
-    if (!saved) throw UsageError("--save " + options.save + ": cannot write there.");
+  if (!on_host) {
+    GpuRanks ranks;
+    return run_campaign(options, problems, devices, ranks, [&] { return GpuCeilings(options.devices); });
   }
-  warn_of_noise(report.machine);
-  auto const campaign = [&](auto ceilings) {
-    report.ceilings = &ceilings;
-    ceilings.measure();
-    for (auto const& problem : problems) report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
-    ceilings.measure();
-    print(std::cout, report, options.format);
-    if (!saved.is_open()) return;
-    print(saved, report, Format::json);
-    saved.close();
-    if (!saved) throw std::runtime_error("--save " + options.save + ": writing failed.");
+  auto const campaign = [&](Ranks& ranks) {
+    return run_campaign(options, problems, {}, ranks, [&] { return HostCeilings(options.world); });
   };
-  on_host ? campaign(HostCeilings(options.world)) : campaign(GpuCeilings(options.devices));
-  return report.ok() ? 0 : 1;
+  switch (options.ranks_are) {
+    case RanksAre::threads:
+      break;
+    case RanksAre::spawned:
+      return run_spawned(options, problems.size(), campaign);
+    case RanksAre::mpi:
+      return run_under_mpi(options, problems.size(), campaign);
+    case RanksAre::joined:
+      return run_joined(options, problems.size(), campaign);
+  }
+  ThreadRanks ranks(options.environment);
+  return campaign(ranks);
 }
 
 }  // namespace ep_bench

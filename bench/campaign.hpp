@@ -6,13 +6,28 @@
 #include <string>
 #include <vector>
 
+#include "mori_ep/env.hpp"
 #include "report.hpp"
 
 namespace ep_bench {
 
+class Ranks;
+
+//! @brief What a rank is, and who starts it.
+enum class RanksAre {
+  threads,  //!< of this process; with --exec cuda streams
+  spawned,  //!< forks of this process
+  mpi,      //!< processes that a launcher has started, this one among them
+  joined    //!< processes that somebody starts one by one, this one among them
+};
+
 //! @brief The command line, parsed.
 struct Options {
   int world = 8;
+  RanksAre ranks_are = RanksAre::threads;
+  int rank = -1;                     //!< joined: this process's
+  std::string id;                    //!< joined: where they meet, host:port or file:PATH
+  mori_ep::Environment environment;  //!< of the process
   std::vector<int> tokens, hidden, topk;
   bool topk_given = false;
   int experts = 256;
@@ -44,11 +59,11 @@ void warn_of_noise(const Machine& machine);
 //! @throw UsageError when the problem does not fit the memory that is free now
 void check_memory(const Problem& problem, std::int64_t more = 0);
 
-//! @brief Runs mori_ep on the problem, with progress on stderr.
+//! @brief Runs mori_ep on the problem, with progress on the first process's stderr.
 //! @param before configurations already run, of `all`
-[[nodiscard]] Row run_mori(const Problem& problem, std::size_t before, std::size_t all);
+[[nodiscard]] Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size_t all);
 
-//! @brief `ep_bench run`.
+//! @brief `ep_bench run`, in every process that holds ranks.
 //! @return the exit code
 int run(const Options& options);
 

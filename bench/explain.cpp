@@ -5,8 +5,10 @@ namespace ep_bench {
 
 void explain(std::ostream& out) {
   out << R"(What is timed, on the host
-  Every rank is a thread that enqueues on its stream and waits for it. Before each timed phase all ranks meet; one
-  iteration takes from the first rank's start to the last rank's end, so skew between ranks is inside.
+  Every rank is a thread, or with --spawn, under mpirun and with --rank a process, that enqueues on its stream and waits
+  for it. Before each timed phase all ranks meet in memory that they share, asleep until the last has come, then
+  yielding until all are awake; one iteration takes from the first rank's start to the last rank's end on the clock that
+  they share, so skew between ranks is inside. It is one code for threads and processes.
   d     dispatch alone: all ranks meet again before the combine that follows
   c     combine alone; the experts' rows lie in the registered buffer (zero-copy), or with --external in a buffer of
         the caller's, from which combine stages them: the copy is inside the time
@@ -79,6 +81,8 @@ What is checked, before and after timing
 Exit codes
   0 all checks ok, 1 wrong data or an error of the library, 2 usage (bad option or combination, or too little memory),
   3 --exec cuda and no device to run on
+  Ranks that are processes: every process ends with the same code unless it was killed; one that ends before the others
+  ends the run for all, with 1
 )";
 }
 

@@ -38,7 +38,7 @@ class HostCeilings : public Ceilings {
 
   void measure() {
     Spans copies(kSamples, threads_), reads(kSamples, threads_), writes(kSamples, threads_);
-    Meeting meeting(threads_);
+    MeetingBoard board;
     std::vector<std::thread> threads;
     std::vector<Buffer<std::byte>> sources, targets;  // had here, where failing is an exception of the caller's
     for (int i = 0; i < threads_; ++i) {
@@ -55,6 +55,7 @@ class HostCeilings : public Ceilings {
         auto& target = targets[static_cast<std::size_t>(i)];
         source.poison();
         target.poison();
+        Meeting meeting(board, i, threads_);
         auto const sample = [&](Spans& spans, auto&& loop) {
           for (int n = 0; n < kSamples; ++n) {
             if (!meeting.wait()) return;

@@ -12,11 +12,14 @@
 #include "campaign.hpp"
 #include "doctor.hpp"
 #include "gpu/gpu.hpp"
+#include "launcher.hpp"
 
 namespace {
 
 using ep_bench::Format;
 using ep_bench::Options;
+using ep_bench::RanksAre;
+using ep_bench::UsageError;
 
 void add_options(CLI::App& app, Options& o) {
   auto const positive = CLI::Range(1, 1 << 30);
@@ -68,11 +71,34 @@ void add_options(CLI::App& app, Options& o) {
       "What is timed, what every column means, what is checked");
 }
 
-//! Under mpirun every process parses the same line; one of them may complain about it.
-bool first_process() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(name); rank != nullptr) return std::string(rank) == "0";
-  return true;
+//! Who starts the ranks: this process's options before a launcher, the launcher before threads.
+void choose_ranks(const CLI::App& app, Options& o, int spawned) {
+  auto const given = [&](const char* name) { return app.count(name) > 0; };
+  int const launched = ep_bench::launched_processes();
+  const char* how = "";
+  if (given("--spawn")) {
+    o.ranks_are = RanksAre::spawned;
+    o.world = spawned;
+    how = "--spawn";
+    if (launched > 1)
+      throw UsageError("--spawn under a launcher that has started " + std::to_string(launched) +
+                       " processes: leave --spawn out, or the launcher.");
+  } else if (given("--rank")) {
+    o.ranks_are = RanksAre::joined;
+    how = "--rank";
+  } else if (launched > 1) {
+    o.ranks_are = RanksAre::mpi;
+    how = "mpirun";
+    if (given("--world") && o.world != launched)
+      throw UsageError("--world " + std::to_string(o.world) + ", but the launcher has started " +
+                       std::to_string(launched) + " processes: leave --world out.");
+    o.world = launched;
+  }
+  if (o.exec == "cuda" && o.ranks_are != RanksAre::threads)
+    throw UsageError(std::string("--exec cuda and ") + how +
+                     ": ranks on GPUs must be of one process, since GPU memory is not shared between processes yet. "
+                     "Leave " +
+                     how + " out.");
 }
 
 }  // namespace
@@ -88,11 +114,20 @@ int main(int argc, char** argv) {
   });
 
   Options run_options, mpi_options;
-  auto* run = app.add_subcommand("run", "Time mori_ep against memcpy, all ranks in this process");
-  run->add_option("--exec", run_options.exec, "Where the ranks run: host (threads) or cuda")
+  auto* run = app.add_subcommand("run", "Time mori_ep against memcpy, with ranks as threads or as processes");
+  run->add_option("--exec", run_options.exec, "Where the ranks run: host or cuda")
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
-  run->add_option("--world", run_options.world, "Ranks")->check(CLI::Range(1, 8192))->capture_default_str();
+  auto* world = run->add_option("--world", run_options.world, "Ranks: threads, or processes with --rank");
+  world->check(CLI::Range(1, 8192))->capture_default_str();
+  int spawned = 0;
+  auto* spawn = run->add_option("--spawn", spawned, "Start so many processes, a rank each, that join over TCP");
+  spawn->check(CLI::Range(1, 8192))->excludes(world);
+  auto* rank = run->add_option("--rank", run_options.rank, "This process is one rank of --world; see --id");
+  auto* id = run->add_option("--id", run_options.id,
+                             "With --rank: where all meet, host:port of rank 0's host and a free port, or file:PATH");
+  rank->check(CLI::NonNegativeNumber)->needs(world)->needs(id)->excludes(spawn);
+  id->needs(rank);
   add_options(*run, run_options);
   bool zero_copy = false;
   auto* external =
@@ -108,8 +143,13 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   run->add_option("--save", run_options.save, "Write the JSON form to this file, too");
   run->footer(
-      "Exit codes: 0 ok, 1 wrong data, 2 usage, 3 no device for --exec cuda.\n"
+      "Exit codes: 0 ok, 1 wrong data or a rank that failed, 2 usage, 3 no device for --exec cuda.\n"
       "Example: ep_bench run --tokens 128,512,1024,4096 --format json > run.json\n"
+      "Ranks as processes of this host, rank 0 prints:\n"
+      "         ep_bench run --spawn 8\n"
+      "         mpirun --oversubscribe -np 8 ep_bench run\n"
+      "         for r in 0 1 2 3; do ep_bench run --rank $r --world 4 --id 127.0.0.1:29400 & done; wait\n"
+      "On GPUs:\n"
       "         ep_bench run --exec cuda --graph --tokens 0,16,128,1024,4096 --iterations 500 --save run.json");
 
   auto* mpi = app.add_subcommand("mpi-baseline", "Time mori_ep against pack + MPI_Alltoallv + unpack, under mpirun");
@@ -146,17 +186,22 @@ int main(int argc, char** argv) {
     options.topk_given = chosen->count("--topk") > 0;
     for (int i = 0; i < argc; ++i) options.flags += (i == 0 ? "" : " ") + std::string(argv[i]);
     if (options.per_rank && options.format == Format::csv)
-      throw ep_bench::UsageError("--per-rank goes with --format table or json.");
+      throw UsageError("--per-rank goes with --format table or json.");
     for (auto const* name : {"--devices", "--graph", "--l2"})
       if (run->parsed() && run_options.exec == "host" && run->count(name) > 0)
-        throw ep_bench::UsageError(std::string(name) + " goes with --exec cuda.");
+        throw UsageError(std::string(name) + " goes with --exec cuda.");
     run_options.cold = cache == "cold";
+    if (run->parsed()) choose_ranks(*run, options, spawned);
+    auto const environment = mori_ep::Environment::from_process();
+    if (!environment.ok()) throw UsageError(environment.message());
+    options.environment = *environment;
     return run->parsed() ? ep_bench::run(options) : ep_bench::mpi_baseline(options);
   } catch (const CLI::ParseError& error) {
-    bool const quiet = error.get_exit_code() != 0 && !first_process();
+    bool const quiet = error.get_exit_code() != 0 && !ep_bench::first_process();
     return (quiet ? error.get_exit_code() : app.exit(error)) == 0 ? 0 : 2;
-  } catch (const ep_bench::UsageError& error) {
-    if (first_process()) std::fprintf(stderr, "ep_bench: %s\n", error.what());
+  } catch (const UsageError& error) {
+    std::string const who = run_options.rank > 0 ? "rank " + std::to_string(run_options.rank) + ": " : "";
+    if (ep_bench::first_process()) std::fprintf(stderr, "ep_bench: %s%s\n", who.c_str(), error.what());
     return 2;
   } catch (const ep_bench::NoDevice& error) {
     std::fprintf(stderr, "ep_bench: %s\n", error.what());

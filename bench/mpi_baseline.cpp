@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 //! @file `ep_bench mpi-baseline`: MPI's times and mori_ep's, in turn, in one run.
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -9,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <mpi.h>
@@ -18,41 +16,11 @@
 #include "element_types.hpp"
 #include "host_ceilings.hpp"
 #include "mpi_alltoallv.hpp"
+#include "mpi_session.hpp"
+#include "ranks.hpp"
 
 namespace ep_bench {
 namespace {
-
-//! MPI from here to the end of the scope.
-class Session {
- public:
-  Session() {
-    // On an oversubscribed machine MPI's users let waiting processes yield; mpirun --oversubscribe may not say so.
-    ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    MPI_Init(nullptr, nullptr);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
-    MPI_Comm_size(MPI_COMM_WORLD, &world_);
-    MPI_Comm node;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    MPI_Comm_size(node, &on_node_);
-    MPI_Comm_free(&node);
-  }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  ~Session() { MPI_Finalize(); }
-  [[nodiscard]] int rank() const { return rank_; }
-  [[nodiscard]] int world() const { return world_; }
-  [[nodiscard]] bool one_machine() const { return on_node_ == world_; }
-  [[nodiscard]] static std::string library() {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING];
-    int length = 0;
-    MPI_Get_library_version(text, &length);
-    std::string const all(text, static_cast<std::size_t>(length));
-    return all.substr(0, all.find_first_of(",\n"));
-  }
-
- private:
-  int rank_ = 0, world_ = 1, on_node_ = 1;
-};
 
 //! A barrier in which processes sleep: MPI's own would take the cores from whoever is still at work.
 void sleep_until_all_are_here(unsigned poll_us) {
@@ -68,7 +36,7 @@ void meet() {
 }
 
 //! The same text on every process: that of the lowest rank that has one.
-std::string first_complaint(const std::string& mine, const Session& session) {
+std::string first_complaint(const std::string& mine, const MpiSession& session) {
   int const claim = mine.empty() ? session.world() : session.rank();
   int owner = 0;
   MPI_Allreduce(&claim, &owner, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
@@ -82,20 +50,17 @@ std::string first_complaint(const std::string& mine, const Session& session) {
 }
 
 //! All processes' spans on rank 0.
-Spans gather(Spans& own, const Session& session) {
+Spans gather(Spans& own, const MpiSession& session) {
   auto const n = static_cast<int>(own.size());
   std::vector<Span> all(own.size() * static_cast<std::size_t>(session.world()));
   MPI_Gather(own.data(), 2 * n, MPI_DOUBLE, all.data(), 2 * n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-  Spans out(n, session.world());
-  for (int rank = 0; rank < session.world(); ++rank)
-    for (int i = 0; i < n; ++i) out.at(i, rank) = all[static_cast<std::size_t>(rank * n + i)];
-  return out;
+  return Spans::of_ranks(all, session.world());
 }
 
 template <class T>
 class MpiRank {
  public:
-  MpiRank(const Problem& problem, const Session& session)
+  MpiRank(const Problem& problem, const MpiSession& session)
       : config_(problem.config()), problem_(problem), session_(session), work_(problem, session.rank()) {}
 
   Outcome run() {
@@ -155,26 +120,18 @@ class MpiRank {
 
   const Config& config_;
   const Problem& problem_;
-  const Session& session_;
+  const MpiSession& session_;
   Alltoallv<T> work_;
 };
 
 //! Work of rank 0 alone, on every core, while the others sleep.
 template <class F>
-void alone(const Session& session, F&& f) {
-  if (session.rank() == 0) {
-    cpu_set_t bound, every;
-    ::sched_getaffinity(0, sizeof(bound), &bound);
-    CPU_ZERO(&every);
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &every);
-    ::sched_setaffinity(0, sizeof(every), &every);  // mpirun binds processes to cores; threads need them all
-    f();
-    ::sched_setaffinity(0, sizeof(bound), &bound);
-  }
+void alone(const MpiSession& session, F&& f) {
+  if (session.rank() == 0) on_every_core(f);
   sleep_until_all_are_here(2000);
 }
 
-int measure(const Session& session, const Options& given) {
+int measure(const MpiSession& session, const Options& given) {
   if (session.world() < 2)
     throw UsageError("there is one MPI process: start it as mpirun --oversubscribe -np 8 ep_bench mpi-baseline ...");
   if (!session.one_machine())
@@ -196,7 +153,7 @@ int measure(const Session& session, const Options& given) {
   Report report{.machine = Machine::here(),
                 .devices = {},
                 .flags = options.flags,
-                .mpi = Session::library(),
+                .mpi = MpiSession::library(),
                 .seed = options.seed,
                 .per_rank = options.per_rank,
                 .ceilings = nullptr,
@@ -208,11 +165,12 @@ int measure(const Session& session, const Options& given) {
     ceilings->measure();
   });
   report.ceilings = ceilings.get();
+  ThreadRanks ranks(options.environment);  // of mori_ep, all in the first process
   for (auto const& problem : problems) {
     Outcome mpi =
         with_element_type(problem.config().dtype, [&]<class T>(T) { return MpiRank<T>(problem, session).run(); });
     alone(session, [&] {
-      report.rows.push_back(run_mori(problem, report.rows.size(), problems.size()));
+      report.rows.push_back(run_mori(problem, ranks, report.rows.size(), problems.size()));
       if (!mpi.ok()) std::fprintf(stderr, "  %s\n", mpi.check.c_str());
       report.rows.back().mpi = std::move(mpi);
     });
@@ -230,7 +188,7 @@ int measure(const Session& session, const Options& given) {
 }  // namespace
 
 int mpi_baseline(const Options& options) {
-  Session const session;
+  MpiSession const session;
   try {
     return measure(session, options);
   } catch (const UsageError&) {

@@ -36,11 +36,15 @@ struct Config {
   int warmup = 0;
   std::uint64_t seed = 0;
   std::string exec = "host";
-  int devices = 0;     //!< of the first so many, rank r is on r * devices / world; 0 on the host
-  bool graph = false;  //!< phases are replayed graphs
-  bool cold = false;   //!< the second-level cache is swept before each phase
+  bool processes = false;  //!< each rank is a process of its own
+  int devices = 0;         //!< of the first so many, rank r is on r * devices / world; 0 on the host
+  bool graph = false;      //!< phases are replayed graphs
+  bool cold = false;       //!< the second-level cache is swept before each phase
 
   [[nodiscard]] bool on_host() const noexcept { return exec == "host"; }
+  [[nodiscard]] const char* ranks_as() const noexcept {
+    return processes ? "processes" : on_host() ? "threads" : "streams";
+  }
   //! @brief A call may bring none, but an operator is made for at least one.
   [[nodiscard]] int max_tokens() const noexcept { return tokens > 0 ? tokens : 1; }
   [[nodiscard]] int experts_per_rank() const noexcept { return experts / world; }

@@ -157,7 +157,7 @@ std::vector<Cells> mpi_table(const Report& report) {
 
 std::string where_text(const Report& report) {
   const Config& c = report.rows.front().config;
-  if (!report.devices) return " on the host, " + std::to_string(c.world) + " ranks as threads";
+  if (!report.devices) return " on the host, " + std::to_string(c.world) + " ranks as " + c.ranks_as();
   const Devices& d = *report.devices;
   return " on " + c.exec + ", " + std::to_string(c.world) + " ranks on " + std::to_string(d.used) + " x " + d.name +
          (c.graph ? ", graph replay" : ", eager launches") + (c.cold ? ", cold cache" : ", warm cache");
@@ -212,7 +212,7 @@ void print_csv(std::ostream& out, const Report& report) {
   heads("");
   if (mpi) heads("mpi_");
   if (mpi) out << ",dispatch_mori_over_mpi,combine_mori_over_mpi,pair_mori_over_mpi,mpi_check";
-  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check";
+  out << ",staging_bytes,footprint_bytes,contract_bytes,memcpy_gbps,read1_write5_gbps,read5_write1_gbps,check,ranks_as";
   if (gpu) {
     out << ",exec,devices,graph,l2,blocks,warps,device,driver,runtime,floor_us";
     for (const char* phase : {"dispatch", "combine", "pair"})
@@ -250,7 +250,7 @@ void print_csv(std::ostream& out, const Report& report) {
     }
     out << ',' << fixed(row.staging_bytes, 0) << ',' << row.footprint.bytes << ',' << row.footprint.contract_bytes
         << ',' << fixed(ceiling, 4) << ',' << fixed(report.ceilings->read1_write5(), 4) << ','
-        << fixed(report.ceilings->read5_write1(), 4) << ',' << quoted(row.mori.check);
+        << fixed(report.ceilings->read5_write1(), 4) << ',' << quoted(row.mori.check) << ',' << c.ranks_as();
     if (gpu) {
       double const floor = percentile(row.mori.floor_us, 50);
       out << ',' << c.exec << ',' << c.devices << ',' << c.graph << ',' << (c.cold ? "cold" : "warm") << ','
@@ -290,6 +290,7 @@ void print_json(std::ostream& out, const Report& report) {
     Json result = {{"config",
                     {{"exec", c.exec},
                      {"world", c.world},
+                     {"ranks_as", c.ranks_as()},
                      {"tokens", c.tokens},
                      {"hidden", c.hidden},
                      {"topk", c.topk},

@@ -17,25 +17,15 @@ namespace ep_bench {
 namespace {
 
 using mori_ep::Communicator;
-using mori_ep::Result;
 using mori_ep::Status;
 
 template <class T>
 using Operator = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode,
                                             mori_ep::quant::None<T>, mori_ep::exec::Host>;
 
-//! What the ranks' threads share.
-struct Shared {
-  explicit Shared(const Problem& p)
-      : problem(p),
-        meeting(p.config().world),
-        complaints(static_cast<std::size_t>(p.config().world)),
-        dispatch(p.config().iterations, p.config().world),
-        combine(p.config().iterations, p.config().world),
-        pair(p.config().iterations, p.config().world) {}
-  const Problem& problem;
-  Meeting meeting;
-  std::vector<std::string> complaints;  // by rank
+//! When this rank began and ended each phase of each iteration.
+struct Timings {
+  explicit Timings(int iterations) : dispatch(iterations, 1), combine(iterations, 1), pair(iterations, 1) {}
   Spans dispatch, combine, pair;
 };
 
@@ -44,10 +34,11 @@ template <class T>
 class Rank {
  public:
   using Ep = Operator<T>;
-  Rank(Shared& shared, int rank, Ep& ep)
-      : shared_(shared),
-        problem_(shared.problem),
+  Rank(const Problem& problem, Meeting& meeting, Timings& timings, int rank, Ep& ep)
+      : problem_(problem),
         config_(problem_.config()),
+        meeting_(meeting),
+        timings_(timings),
         rank_(rank),
         ep_(ep),
         x_(problem_.tokens() * hidden()),
@@ -66,7 +57,7 @@ class Rank {
   bool verify(const Verifier<T>& verifier) {
     verifier.fill_input(rank_, x_.data());
     y_.poison();
-    if (!shared_.meeting.wait()) return false;
+    if (!meeting_.wait()) return false;
     auto got = ep_.dispatch(inputs_, stream_);
     if (!got.ok()) return complain(got.message());
     if (Status s = ep_.check(got->ticket, stream_); !s.ok()) return complain(s.message());
@@ -80,7 +71,7 @@ class Rank {
     auto const registered = ep_.get_registered_combine_input_buffer(got->ticket);
     if (wrong.empty()) verifier.apply_experts(rank_, received, config_.external ? external_.data() : registered.data);
     if (!wrong.empty()) return complain(wrong);
-    if (!shared_.meeting.wait()) return false;
+    if (!meeting_.wait()) return false;
     if (Status s = ep_.combine(std::move(got->ticket), outputs_, stream_); !s.ok()) return complain(s.message());
     stream_.synchronize();
     return check_outputs(verifier);
@@ -102,26 +93,26 @@ class Rank {
 
  private:
   bool time_phases(int i) {
-    if (!shared_.meeting.wait()) return false;
+    if (!meeting_.wait()) return false;
     Span dispatch{now_us(), 0}, combine;
     auto got = ep_.dispatch(inputs_, stream_);
     stream_.synchronize();
     dispatch.end_us = now_us();
     if (!got.ok()) return complain(got.message());
-    if (!shared_.meeting.wait()) return false;
+    if (!meeting_.wait()) return false;
     combine.begin_us = now_us();
     Status const combined = ep_.combine(std::move(got->ticket), outputs_, stream_);
     stream_.synchronize();
     combine.end_us = now_us();
     if (!combined.ok()) return complain(combined.message());
     if (i >= 0) {
-      shared_.dispatch.at(i, rank_) = dispatch;
-      shared_.combine.at(i, rank_) = combine;
+      timings_.dispatch.at(i, 0) = dispatch;
+      timings_.combine.at(i, 0) = combine;
     }
     return true;
   }
   bool time_pair(int i) {
-    if (!shared_.meeting.wait()) return false;
+    if (!meeting_.wait()) return false;
     Span pair{now_us(), 0};
     auto got = ep_.dispatch(inputs_, stream_);
     if (!got.ok()) return complain(got.message());
@@ -129,7 +120,7 @@ class Rank {
     stream_.synchronize();
     pair.end_us = now_us();
     if (!combined.ok()) return complain(combined.message());
-    if (i >= 0) shared_.pair.at(i, rank_) = pair;
+    if (i >= 0) timings_.pair.at(i, 0) = pair;
     return true;
   }
 
@@ -138,16 +129,16 @@ class Rank {
     if (auto wrong = verifier.check_input(rank_, x_.data()); !wrong.empty()) return complain(wrong);
     return true;
   }
-  bool complain(std::string what) {
-    shared_.complaints[static_cast<std::size_t>(rank_)] = std::move(what);
-    shared_.meeting.give_up();
+  bool complain(const std::string& what) {
+    meeting_.give_up(what);
     return false;
   }
   [[nodiscard]] std::size_t hidden() const { return static_cast<std::size_t>(config_.hidden); }
 
-  Shared& shared_;
   const Problem& problem_;
   const Config& config_;
+  Meeting& meeting_;
+  Timings& timings_;
   int rank_;
   Ep& ep_;
   Buffer<T> x_, y_, external_;
@@ -156,31 +147,42 @@ class Rank {
   mori_ep::exec::Host::Stream stream_;
 };
 
+//! The spans of all ranks, on every rank.
+Spans gather(const Communicator& comm, Spans& own) {
+  std::vector<Span> all(own.size() * static_cast<std::size_t>(comm.world()));
+  comm.all_gather(own.data(), all.data(), own.size() * sizeof(Span)).or_throw();
+  return Spans::of_ranks(all, comm.world());
+}
+
 template <class T>
-Outcome run_typed(const Problem& problem, const Progress& progress) {
+Outcome run_typed(const Problem& problem, const Communicator& comm, Meeting& meeting, const Progress& progress) {
   const Config& config = problem.config();
-  Shared shared(problem);
-  // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
-  Verifier<T> const before(problem, config.seed), after(problem, ~config.seed);
-  Status const status = mori_ep::LocalWorld(config.world).run([&](Communicator& comm) -> Status {
-    try {
-      auto ep = Operator<T>::create(comm, operator_config(config));
-      if (!ep.ok()) return ep.status();
-      Rank<T> rank(shared, comm.rank(), *ep);
-      if (rank.verify(before) && rank.time(before, progress)) (void)rank.verify(after);
-    } catch (const std::exception& error) {
-      shared.complaints[static_cast<std::size_t>(comm.rank())] = error.what();
-      shared.meeting.give_up();
-    }
-    return {};
-  });
+  Timings own(config.iterations);
   Outcome out;
-  out.check = status.ok() ? "ok" : status.message();
-  for (auto const& complaint : shared.complaints)
-    if (!complaint.empty() && out.ok()) out.check = complaint;
-  if (!out.ok()) return out;
-  double const d = problem.dispatch_bytes(), c = problem.combine_bytes() + problem.staging_bytes();
-  out.phases = {{shared.dispatch, d}, {shared.combine, c}, {shared.pair, d + c}};
+  try {
+    // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
+    Verifier<T> const before(problem, config.seed), after(problem, ~config.seed);
+    // The library's deadlines begin when all are there.
+    if (meeting.wait()) {
+      auto ep = Operator<T>::create(comm, operator_config(config));
+      ep.status().or_throw();
+      Rank<T> rank(problem, meeting, own, comm.rank(), *ep);
+      if (rank.verify(before) && rank.time(before, progress)) (void)rank.verify(after);
+    }
+  } catch (const std::exception& error) {
+    meeting.give_up(error.what());
+  }
+  if (!meeting.wait()) {
+    out.check = meeting.complaint().text;
+    return out;
+  }
+  try {
+    double const d = problem.dispatch_bytes(), c = problem.combine_bytes() + problem.staging_bytes();
+    out.phases = {{gather(comm, own.dispatch), d}, {gather(comm, own.combine), c}, {gather(comm, own.pair), d + c}};
+    out.check = "ok";
+  } catch (const std::exception& error) {
+    out.check = error.what();
+  }
   return out;
 }
 
@@ -215,8 +217,22 @@ std::int64_t needed_bytes(const Problem& problem) {
          (c.external ? rows * row : 0);
 }
 
-Outcome run_host(const Problem& problem, const Progress& progress) {
-  return with_element_type(problem.config().dtype, [&]<class T>(T) { return run_typed<T>(problem, progress); });
+Outcome run_rank(const Problem& problem, const Communicator& comm, Meeting meeting, const Progress& progress) {
+  return with_element_type(problem.config().dtype,
+                           [&]<class T>(T) { return run_typed<T>(problem, comm, meeting, progress); });
+}
+
+Outcome run_threads(const Problem& problem, const mori_ep::Environment& environment, const Progress& progress) {
+  int const world = problem.config().world;
+  MeetingBoard board;
+  Outcome out;
+  mori_ep::LocalWorld(world, 0, environment.bootstrap_timeout, environment)
+      .run([&](Communicator& comm) {
+        Outcome of_rank = run_rank(problem, comm, Meeting(board, comm.rank(), world), progress);
+        if (comm.rank() == 0) out = std::move(of_rank);
+      })
+      .or_throw();
+  return out;
 }
 
 }  // namespace ep_bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! @file Measures mori_ep itself: all ranks as threads of this process.
+//! @file Measures mori_ep itself, on the host.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "meeting.hpp"
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/env.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "problem.hpp"
 #include "stats.hpp"
@@ -22,7 +25,7 @@ struct Outcome {
   [[nodiscard]] bool ok() const { return check == "ok"; }
 };
 
-//! @brief Called now and then with the part done, 0 to 1, by one thread, never inside a timed phase.
+//! @brief Called now and then with the part done, 0 to 1, by one rank, never inside a timed phase.
 using Progress = std::function<void(double)>;
 
 //! @brief The arena of one rank.
@@ -35,7 +38,14 @@ using Progress = std::function<void(double)>;
 //! @brief Bytes that the run of this problem will touch, all ranks together.
 [[nodiscard]] std::int64_t needed_bytes(const Problem& problem);
 
-//! @brief Verifies, times, verifies again.
-[[nodiscard]] Outcome run_host(const Problem& problem, const Progress& progress);
+//! @brief Verifies, times, verifies again. Collective: each rank of `comm` calls it with the same problem, and with its
+//!        own part in a meeting of them all. Rank 0 calls `progress`.
+//! @return the same on every rank that has not ended
+[[nodiscard]] Outcome run_rank(const Problem& problem, const mori_ep::comm::Communicator& comm, Meeting meeting,
+                               const Progress& progress);
+
+//! @brief The same with all ranks as threads of this process.
+[[nodiscard]] Outcome run_threads(const Problem& problem, const mori_ep::Environment& environment,
+                                  const Progress& progress);
 
 }  // namespace ep_bench

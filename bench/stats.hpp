@@ -35,6 +35,15 @@ class Spans {
  public:
   Spans(int iterations, int world)
       : world_(static_cast<std::size_t>(world)), spans_(static_cast<std::size_t>(iterations) * world_) {}
+  //! @brief From one rank's column after the other's.
+  [[nodiscard]] static Spans of_ranks(const std::vector<Span>& columns, int world) {
+    auto const iterations = static_cast<int>(columns.size() / static_cast<std::size_t>(world));
+    Spans out(iterations, world);
+    auto next = columns.begin();
+    for (int rank = 0; rank < world; ++rank)
+      for (int i = 0; i < iterations; ++i) out.at(i, rank) = *next++;
+    return out;
+  }
   [[nodiscard]] Span& at(int iteration, int rank) {
     return spans_[static_cast<std::size_t>(iteration) * world_ + static_cast<std::size_t>(rank)];
   }

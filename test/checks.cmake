@@ -67,7 +67,32 @@ endforeach()
 add_check(package.minimal_example package/minimal_example.cmake ${compiler} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
           -D WORK_DIR=${check_dir}/minimal_example)
 
+# mpirun takes these from the environment: root may use it, and ranks may outnumber the cores.
+set(mpi_environment OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1)
+set(mpirun "")
+if(MPI_CXX_FOUND)
+  set(mpirun ${MPIEXEC_EXECUTABLE})
+endif()
+
+# Ranks that are processes. An example that cannot be built here is skipped, and says why.
+if(TARGET tcp_bootstrap)
+  add_test(NAME checks.examples.tcp_bootstrap COMMAND tcp_bootstrap)
+  if(TARGET mpi_bootstrap AND mpirun)
+    add_test(NAME checks.examples.mpi_bootstrap COMMAND ${mpirun} ${MPIEXEC_NUMPROC_FLAG} 4 $<TARGET_FILE:mpi_bootstrap>)
+  else()
+    add_test(NAME checks.examples.mpi_bootstrap COMMAND ${CMAKE_COMMAND} -E echo "skipped: no MPI for C++ was found")
+  endif()
+  set_tests_properties(checks.examples.tcp_bootstrap checks.examples.mpi_bootstrap PROPERTIES LABELS checks TIMEOUT 300
+                       ENVIRONMENT "${mpi_environment}" SKIP_REGULAR_EXPRESSION "skipped: no MPI")
+endif()
+
 if(TARGET ep_bench)
   add_check(bench.no_device bench/no_device.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DGPU=${MORI_EP_GPU}")
+  add_check(bench.processes bench/processes.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DMPIRUN=${mpirun}"
+            "-DCOUNT_FLAG=${MPIEXEC_NUMPROC_FLAG}" -D WORK_DIR=${check_dir}/processes)
+  add_test(NAME checks.bench.ended_processes
+           COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/bench/ended_processes.sh $<TARGET_FILE:ep_bench> ${check_dir})
+  set_tests_properties(checks.bench.processes checks.bench.ended_processes PROPERTIES LABELS checks TIMEOUT 600
+                       ENVIRONMENT "${mpi_environment}")
   add_check(bench.doctor bench/doctor.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> -D README=${PROJECT_SOURCE_DIR}/README.md)
 endif()

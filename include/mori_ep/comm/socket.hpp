@@ -91,7 +91,6 @@ class SocketAddress {
   }
   //! @brief From 4 or 16 bytes; `scope` is a link-local address's interface.
   static SocketAddress from(int family, const std::byte* bytes, std::uint16_t port, std::uint32_t scope = 0) noexcept {
-    SocketAddress a;
     if (family == AF_INET) {
       sockaddr_in in{};
       in.sin_family = AF_INET;

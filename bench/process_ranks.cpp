@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT
+#include "process_ranks.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string_view>
+#include <type_traits>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "children.hpp"
+#include "mori_ep/comm/fd_exchange.hpp"
+
+namespace ep_bench {
+
+using mori_ep::Communicator;
+using mori_ep::Errc;
+using mori_ep::Result;
+using mori_ep::Status;
+using mori_ep::comm::Arena;
+using mori_ep::comm::Bootstrap;
+using mori_ep::comm::Fd;
+using mori_ep::comm::SymmetricHeap;
+using mori_ep::exec::Host;
+
+namespace {
+
+//! What the processes must have been given alike, so that they make the same calls.
+std::vector<std::pair<const char*, std::string>> measured_options(const Options& o) {
+  auto const list = [](const auto& values) {
+    std::string text;
+    for (auto const& value : values)
+      if constexpr (std::is_arithmetic_v<std::decay_t<decltype(value)>>)
+        text += std::to_string(value) + ',';
+      else
+        text += value + ',';
+    return text;
+  };
+  return {
+      {"--tokens", list(o.tokens)},
+      {"--hidden", list(o.hidden)},
+      {"--topk", list(o.topk)},
+      {"--dtype", list(o.dtypes)},
+      {"--routing", o.routing},
+      {"--schedule", o.schedule},
+      {"--external", std::to_string(o.external)},
+      {"--experts", std::to_string(o.experts)},
+      {"--blocks", std::to_string(o.blocks)},
+      {"--warps", std::to_string(o.warps)},
+      {"--iterations", std::to_string(o.iterations)},
+      {"--warmup", std::to_string(o.warmup)},
+      {"--seed", std::to_string(o.seed)},
+  };
+}
+
+void require_same_options(const Communicator& comm, const Options& options) {
+  std::vector<std::size_t> mine;
+  auto const named = measured_options(options);
+  for (auto const& [name, value] : named) mine.push_back(std::hash<std::string>()(value));
+  std::vector<std::size_t> all(mine.size() * static_cast<std::size_t>(comm.world()));
+  comm.all_gather(mine.data(), all.data(), mine.size() * sizeof(mine[0])).or_throw();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i] != all[i % mine.size()])
+      throw UsageError(std::string(named[i % mine.size()].first) + " is not on rank " +
+                       std::to_string(i / mine.size()) + " what it is on rank 0: give every process the same options.");
+}
+
+void require_one_host(const Communicator& comm) {
+  for (int rank = 0; rank < comm.world(); ++rank)
+    if (!comm.on_host(rank))
+      throw UsageError("rank " + std::to_string(rank) + " is on another host than rank " + std::to_string(comm.rank()) +
+                       ": all must be on one, since they share memory and a clock.");
+}
+
+//! Errors that a user mends on the command line, or in the environment.
+[[noreturn]] void fail(const Status& status) {
+  switch (status.code()) {
+    case Errc::invalid_argument:
+    case Errc::invalid_environment:
+    case Errc::config_mismatch:
+      throw UsageError(status.message());
+    default:
+      throw std::runtime_error(status.message());
+  }
+}
+
+template <class T>
+T required(Result<T> result) {
+  if (!result.ok()) fail(result.status());
+  return std::move(*result);
+}
+
+}  // namespace
+
+Result<Lifelines> Lifelines::join(const Communicator& comm) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return mori_ep::comm::system_error("pipe2");
+  Fd const watched(ends[0]);
+  Lifelines lines;
+  lines.held_ = Fd(ends[1]);
+  auto got = mori_ep::comm::FdExchange(comm).run(watched);
+  if (!got.ok()) return got.status();
+  lines.of_rank_ = std::move(*got);
+  return Result<Lifelines>(std::move(lines));
+}
+
+int Lifelines::ended() const {
+  std::vector<pollfd> lines;
+  for (const Fd& line : of_rank_) lines.push_back({.fd = line.get(), .events = 0, .revents = 0});
+  (void)::poll(lines.data(), static_cast<nfds_t>(lines.size()), 0);
+  for (std::size_t rank = 0; rank < lines.size(); ++rank)
+    if ((lines[rank].revents & POLLHUP) != 0) return static_cast<int>(rank);
+  return -1;
+}
+
+ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t problems)
+    : comm_(std::move(comm)), bound_(options.ranks_are == RanksAre::mpi) {
+  require_one_host(comm_);
+  require_same_options(comm_, options);
+  lifelines_ = std::make_shared<Lifelines>(required(Lifelines::join(comm_)));
+  std::size_t const boards = first() ? problems + 1 : 1;
+  auto arena = std::make_shared<Arena<Host>>(boards * sizeof(MeetingBoard), mori_ep::comm::Place::board, true);
+  if (arena->data() == nullptr) throw std::bad_alloc();
+  for (std::size_t i = 0; i < boards; ++i) new (arena->data() + i * sizeof(MeetingBoard)) MeetingBoard;
+  heap_ = required(SymmetricHeap<Host>::join(comm_, std::move(arena)));
+  together_ = std::make_unique<Meeting>(meeting_at(0));
+}
+
+Meeting ProcessRank::meeting_at(std::size_t board) {
+  auto* at = std::launder(reinterpret_cast<MeetingBoard*>(heap_.base_of(0)) + board);
+  return {*at, rank(), comm_.world(), [lifelines = lifelines_] { return lifelines->ended(); }};
+}
+
+void ProcessRank::meet() {
+  if (!together_->wait()) throw EndedByPeer(together_->complaint());
+}
+
+void ProcessRank::alone(const std::function<void()>& work) {
+  meet();
+  if (first()) bound_ ? on_every_core(work) : work();
+  meet();
+}
+
+Outcome ProcessRank::measure(const Problem& problem, const Progress& progress) {
+  // A board of its own: when this problem fails, the next can still be measured.
+  Outcome out = run_rank(problem, comm_, meeting_at(++measured_), progress);
+  meet();
+  return out;
+}
+
+Ending run_as_rank(int rank, const Options& options, std::size_t problems, const Join& join, const Campaign& campaign,
+                   bool speak_up) {
+  auto const complain = [&](std::string_view what) {
+    constexpr std::string_view kLibrary = "mori_ep: ";
+    std::string const mine = "rank " + std::to_string(rank) + ": ";
+    if (what.starts_with(kLibrary)) what.remove_prefix(kLibrary.size());
+    if (what.starts_with(mine)) what.remove_prefix(mine.size());
+    std::fprintf(stderr, "ep_bench: %s%.*s\n", mine.c_str(), static_cast<int>(what.size()), what.data());
+  };
+  std::unique_ptr<ProcessRank> self;
+  auto const give_up = [&](const char* what, int exit_code) -> Ending {
+    complain(what);
+    if (self) self->give_up(what, exit_code);
+    return {.exit_code = exit_code};
+  };
+  try {
+    self = std::make_unique<ProcessRank>(required(Communicator::create(required(join()), options.environment)), options,
+                                         problems);
+    int const exit_code = campaign(*self);
+    return {.exit_code = exit_code, .together = true};
+  } catch (const EndedByPeer& peer) {
+    if (speak_up || rank == 0) complain(peer.what());
+    return {.exit_code = peer.exit_code};
+  } catch (const UsageError& error) {
+    return give_up(error.what(), 2);
+  } catch (const std::exception& error) {
+    return give_up(error.what(), 1);
+  }
+}
+
+int run_spawned(const Options& options, std::size_t problems, const Campaign& campaign) {
+  mori_ep::TcpOptions tcp(options.environment);
+  if (!tcp.interfaces.is_set()) (void)tcp.interfaces.list.assign("=lo");  // no rank is elsewhere
+  auto root = mori_ep::get_unique_id(tcp);
+  if (!root.ok()) fail(root.status());
+  mori_ep::UniqueId const id = root->id();
+  // Rank 0 alone listens: else who looks for it would wait where nobody answers.
+  auto const stop_listening = [&] { root = mori_ep::Error{.code = Errc::invalid_argument}; };
+  auto const rank_main = [&](int rank) {
+    auto const join = [&]() -> Result<std::shared_ptr<Bootstrap>> {
+      if (rank == 0) return mori_ep::join_tcp(std::move(*root), options.world, tcp);
+      stop_listening();
+      return mori_ep::join_tcp(id, rank, options.world, tcp);
+    };
+    return run_as_rank(rank, options, problems, join, campaign, false).exit_code;
+  };
+  return run_children(options.world, rank_main, stop_listening);
+}
+
+int run_joined(const Options& options, std::size_t problems, const Campaign& campaign) {
+  mori_ep::TcpOptions const tcp(options.environment);
+  auto const join = [&]() -> Result<std::shared_ptr<Bootstrap>> {
+    constexpr std::string_view kFile = "file:";
+    if (options.id.starts_with(kFile))
+      return mori_ep::join_file(options.id.substr(kFile.size()), options.rank, options.world, tcp);
+    return mori_ep::join_tcp(options.id, options.rank, options.world, tcp);
+  };
+  return run_as_rank(options.rank, options, problems, join, campaign, true).exit_code;
+}
+
+}  // namespace ep_bench
