@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
 namespace mori_ep::comm {
@@ -49,38 +49,40 @@ class FdExchange {
     int unserved = 0, unanswered = 0;
     for (int r = 0; r < comm_.world(); ++r) {
       if (comm_.in_process(r)) continue;
-      auto link = connect(boxes[static_cast<std::size_t>(r)]);
-      if (!link.ok()) return absent(r);
+      auto link = connect(boxes[static_cast<std::size_t>(r)], listener);
+      if (!link.ok()) return link.error().value == ECONNREFUSED ? absent(r) : failed(link.error(), r);
       ask[static_cast<std::size_t>(r)] = std::move(*link);
       ++unserved;
       ++unanswered;
     }
-    std::vector<Fd> guests;
     while (unserved > 0 || unanswered > 0) {
-      for (Fd guest = accept_one(listener); guest.open(); guest = accept_one(listener))
-        guests.push_back(std::move(guest));
-      for (Fd& guest : guests) unserved -= serve(guest, here, mine) ? 1 : 0;
-      std::erase_if(guests, [](const Fd& g) { return !g.open(); });
+      accept_guests(listener);
+      for (Fd& guest : guests_) unserved -= serve(guest, here, mine) ? 1 : 0;
+      std::erase_if(guests_, [](const Fd& g) { return !g.open(); });
       for (int r = 0; r < comm_.world(); ++r) {
         Fd& link = ask[static_cast<std::size_t>(r)];
         if (!link.open()) continue;
         Answer const answer = take(link, got[static_cast<std::size_t>(r)]);
         if (answer == Answer::none) continue;
         if (answer == Answer::ended) return absent(r);
+        if (answer == Answer::no_descriptor) return failed(accept_error(), r);
         link.close();
         --unanswered;
       }
       if (unserved == 0 && unanswered == 0) break;
       if (deadline_.passed()) {
+        if (exhausted_) return failed(accept_error(), -1);
         for (int r = 0; r < comm_.world(); ++r)
           if (ask[static_cast<std::size_t>(r)].open()) return absent(r);
         return absent(-1);
       }
-      std::vector<pollfd> ready{{.fd = listener.get(), .events = POLLIN, .revents = 0}};
-      for (const Fd& g : guests) ready.push_back({.fd = g.get(), .events = POLLIN, .revents = 0});
+      std::vector<pollfd> ready;
+      // Who waits without a descriptor would end every wait at once.
+      if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
+      for (const Fd& g : guests_) ready.push_back({.fd = g.get(), .events = POLLIN, .revents = 0});
       for (const Fd& a : ask)
         if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
-      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms());
+      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
     }
     return Result<std::vector<Fd>>(std::move(got));
   }
@@ -93,14 +95,16 @@ class FdExchange {
     Secret secret{};
     std::int32_t open = 0;
   };
-  enum class Answer { none, taken, ended };
+  enum class Answer { none, taken, ended, no_descriptor };
+  static constexpr std::size_t kMostGuests = 4096;
 
   Status open(Fd& listener, Mailbox& box) {
-    std::random_device device;
+    std::array<std::byte, 32> name{};
+    if (Status s = draw(name); !s.ok()) return s;
+    if (Status s = draw(box.secret); !s.ok()) return s;
     constexpr char kHex[] = "0123456789abcdef";
     std::memcpy(box.name.data(), "mori_ep.", 8);
-    for (std::size_t i = 8; i < box.name.size(); ++i) box.name[i] = kHex[device() % 16];
-    for (std::byte& b : box.secret) b = static_cast<std::byte>(device() & 0xffu);
+    for (std::size_t i = 0; i < name.size(); ++i) box.name[8 + i] = kHex[std::to_integer<int>(name[i]) % 16];
     listener = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     auto const [address, length] = address_of(box);
     if (!listener.open() || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
@@ -115,7 +119,28 @@ class FdExchange {
     std::memcpy(address.sun_path + 1, box.name.data(), box.name.size());
     return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + box.name.size())};
   }
-  Result<Fd> connect(const Mailbox& box) const {
+  //! Those that wait and run as this user. Where there is no room, or no descriptor, the one that has said nothing for
+  //! longest gives way.
+  void accept_guests(const Fd& listener) {
+    for (int i = 0; i < 64; ++i) {
+      Accepted next = accept_one(listener);
+      exhausted_ = next.exhausted;
+      if (next.exhausted && !guests_.empty()) {
+        guests_.erase(guests_.begin());
+        next = accept_one(listener);
+      }
+      if (!next.socket.open()) return;
+      if (of_this_user(next.socket)) guests_.push_back(std::move(next.socket));
+      if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
+      if (exhausted_) return;
+    }
+  }
+  static bool of_this_user(const Fd& link) noexcept {
+    ucred user{};
+    socklen_t length = sizeof(user);
+    return ::getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 && user.uid == ::geteuid();
+  }
+  Result<Fd> connect(const Mailbox& box, const Fd& listener) {
     auto const [address, length] = address_of(box);
     for (;;) {
       Fd link(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -124,7 +149,9 @@ class FdExchange {
         if (::send(link.get(), box.secret.data(), box.secret.size(), MSG_NOSIGNAL) < 0) return system_error("send");
         return Result<Fd>(std::move(link));
       }
-      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");  // EAGAIN: its queue is full
+      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");
+      // Its queue is full, perhaps of strangers. So may be this one's: no rank would get on if none emptied its own.
+      accept_guests(listener);
       (void)::poll(nullptr, 0, deadline_.left_ms(5));
     }
   }
@@ -133,11 +160,7 @@ class FdExchange {
     Secret said;
     auto const n = ::recv(guest.get(), said.data(), said.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-    ucred user{};
-    socklen_t length = sizeof(user);
-    bool const ours = n == static_cast<ssize_t>(said.size()) && said == here.secret &&
-                      ::getsockopt(guest.get(), SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 &&
-                      user.uid == ::geteuid();
+    bool const ours = n == static_cast<ssize_t>(said.size()) && said == here.secret;
     bool const sent = ours && send_fd(guest, mine);
     guest.close();
     return sent;
@@ -171,11 +194,18 @@ class FdExchange {
     auto const n = ::recvmsg(link.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Answer::none;
     const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
+    if (n == 1 && (message.msg_flags & MSG_CTRUNC) != 0 && rights == nullptr) return Answer::no_descriptor;
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
     into = Fd(fd);
     return Answer::taken;
+  }
+  Error failed(Error error, int peer) const noexcept {
+    error.phase = Phase::create;
+    error.rank = comm_.rank();
+    error.peer = peer;
+    return error;
   }
   Error absent(int rank) const noexcept {
     return Error{.code = Errc::missing_rank,
@@ -187,6 +217,8 @@ class FdExchange {
 
   const Communicator& comm_;
   Deadline deadline_;
+  std::vector<Fd> guests_;  // who has connected and has not said the secret yet
+  bool exhausted_ = false;  // somebody waits for whom there is no descriptor
 };
 
 }  // namespace mori_ep::comm

@@ -80,7 +80,8 @@ template <exec::ExecPolicy Exec>
 class SymmetricHeap {
  public:
   //! @brief Collective: exchanges the arenas. All ranks are on this host, and an arena is shareable where a rank is in
-  //!        another process. Errors: as Communicator's calls; out_of_memory when a peer's arena cannot be mapped.
+  //!        another process. Errors, of one rank and then of all: as Communicator's calls; out_of_memory when a peer's
+  //!        arena cannot be mapped; system_error when memory cannot be passed.
   static Result<SymmetricHeap> join(const Communicator& comm, std::shared_ptr<Arena<Exec>> mine) noexcept {
     auto const world = static_cast<std::size_t>(comm.world());
     SymmetricHeap heap;
@@ -92,29 +93,27 @@ class SymmetricHeap {
     std::vector<Entry> entries(world);
     if (Status s = comm.all_gather(&entry, entries.data(), sizeof(entry)); !s.ok()) return s;
     std::vector<Fd> descriptors(world);
+    Status here;
     if (!comm.one_process()) {
       auto got = FdExchange(comm).run(mine->shared_as());
-      if (!got.ok()) return got.status();
-      descriptors = std::move(*got);
+      here = got.status();
+      if (got.ok()) descriptors = std::move(*got);
     }
-    Status mapped;
-    for (int r = 0; r < comm.world(); ++r) {
+    for (int r = 0; r < comm.world() && here.ok(); ++r) {
       auto const i = static_cast<std::size_t>(r);
       heap.arenas_.push_back(comm.in_process(r)
                                  ? *entries[i].address
                                  : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place()));
-      if (heap.arenas_.back()->data() == nullptr && mapped.ok())
-        mapped = Error{.code = Errc::out_of_memory,
-                       .phase = Phase::create,
-                       .rank = comm.rank(),
-                       .peer = r,
-                       .field = "bytes of a peer's arena",
-                       .value = static_cast<std::int64_t>(entries[i].bytes),
-                       .hint = "It cannot be mapped here: raise this process's address space limit (ulimit -v)."};
+      if (heap.arenas_.back()->data() == nullptr)
+        here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
-    if (Status s = comm.barrier(); !s.ok()) return s;  // the addresses above are of stack objects
+    // Also a barrier: the addresses above are of stack objects.
+    Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
+    std::vector<Outcome> outcomes(world);
+    Status const met = comm.all_gather(&outcome, outcomes.data(), sizeof(outcome));
     mine->shared_as().close();
-    if (!mapped.ok()) return mapped;
+    if (Status s = judge(outcomes, here, comm.rank()); !s.ok()) return s;
+    if (!met.ok()) return met;
     heap.mine_ = std::move(mine);
     return Result<SymmetricHeap>(std::move(heap));
   }
@@ -137,6 +136,43 @@ class SymmetricHeap {
     std::vector<std::shared_ptr<Arena<Exec>>> arenas;
     Abandoned* next;
   };
+  //! What a rank's part of the join came to. Plain data.
+  struct Outcome {
+    Errc code = Errc::ok;
+    std::int32_t peer = -1;
+    std::int64_t value = 0;
+  };
+  static Error cannot_map(int rank, int peer, std::int64_t bytes) noexcept {
+    return {.code = Errc::out_of_memory,
+            .phase = Phase::create,
+            .rank = rank,
+            .peer = peer,
+            .field = "bytes of a peer's arena",
+            .value = bytes,
+            .hint = "It cannot be mapped there: raise that process's address space limit (ulimit -v)."};
+  }
+  //! The error of the lowest rank that failed by itself, before those that failed because a peer did.
+  static Status judge(const std::vector<Outcome>& outcomes, const Status& here, int me) noexcept {
+    int first = -1;
+    for (int r = 0; r < static_cast<int>(outcomes.size()); ++r) {
+      Errc const code = outcomes[static_cast<std::size_t>(r)].code;
+      if (code == Errc::ok || (code == Errc::missing_rank && first >= 0)) continue;
+      first = r;
+      if (code != Errc::missing_rank) break;
+    }
+    if (first < 0 || first == me) return here;
+    const Outcome& of = outcomes[static_cast<std::size_t>(first)];
+    if (of.code == Errc::out_of_memory) return cannot_map(first, of.peer, of.value);
+    if (of.code == Errc::missing_rank && !here.ok()) return here;
+    return Error{.code = of.code,
+                 .phase = Phase::create,
+                 .rank = first,
+                 .peer = of.peer,
+                 .field = "call that passes memory",
+                 .value = of.value,
+                 .hint = "That rank cannot exchange memory with the peer; its own error names the call."};
+  }
+
   static inline std::atomic<Abandoned*> abandoned_{nullptr};
 
   std::shared_ptr<Arena<Exec>> mine_;
