@@ -67,6 +67,31 @@ endforeach()
 add_check(package.minimal_example package/minimal_example.cmake ${compiler} -D SOURCE_DIR=${PROJECT_SOURCE_DIR}
           -D WORK_DIR=${check_dir}/minimal_example)
 
+# What the other side of a bootstrap may send, with clang's fuzzer: some seconds from seeds that the program makes.
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS "-fsanitize=fuzzer,address,undefined")
+set(CMAKE_REQUIRED_LINK_OPTIONS -fsanitize=fuzzer,address,undefined)
+check_cxx_source_compiles("extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }"
+                          MORI_EP_HAS_FUZZER)
+unset(CMAKE_REQUIRED_FLAGS)
+unset(CMAKE_REQUIRED_LINK_OPTIONS)
+if(MORI_EP_HAS_FUZZER)
+  add_executable(bootstrap_fuzz fuzz/bootstrap_fuzz.cpp)
+  target_link_libraries(bootstrap_fuzz PRIVATE mori_ep_development)
+  set(fuzzer -fsanitize=fuzzer,address,undefined)
+  target_compile_options(bootstrap_fuzz PRIVATE ${fuzzer} -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_link_options(bootstrap_fuzz PRIVATE ${fuzzer})
+  foreach(target_and_runs parsers/200000 mesh/5000 join/1000)
+    cmake_path(GET target_and_runs PARENT_PATH target)
+    cmake_path(GET target_and_runs FILENAME runs)
+    add_test(NAME checks.fuzz.${target}
+             COMMAND bootstrap_fuzz -runs=${runs} -max_total_time=20 -max_len=1024 -timeout=20 -malloc_limit_mb=64
+                     -rss_limit_mb=1024 -seed=1 -artifact_prefix=fuzz_${target}_ fuzz_${target}
+             WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    set_tests_properties(checks.fuzz.${target} PROPERTIES LABELS checks ENVIRONMENT MORI_EP_FUZZ=${target})
+  endforeach()
+endif()
+
 if(TARGET ep_bench)
   add_check(bench.no_device bench/no_device.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DGPU=${MORI_EP_GPU}")
   add_check(bench.doctor bench/doctor.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> -D README=${PROJECT_SOURCE_DIR}/README.md)

@@ -139,7 +139,10 @@ class Communicator {
       while (*at == ',' || *at == ' ') ++at;
       cut = cut || *at == '.';
     }
-    return listed.empty() ? error : error.with_text(list_of(listed) + (cut ? ", ..." : ""));
+    if (listed.empty()) return error;
+    std::string text = list_of(listed);
+    if (cut) text += ", ...";
+    return error.with_text(text);
   }
 
   std::shared_ptr<Bootstrap> bootstrap_;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/frame.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
@@ -43,7 +44,7 @@ class FdExchange {
                                    .rank = comm_.rank(),
                                    .peer = r,
                                    .hint = "It has no socket to pass memory through; its own error says why."}
-                           : status.error();
+                           : failed(status.error(), -1);
     // A connection waits in the peer's queue, so that all can be made before any is served.
     std::vector<Fd> ask(world), got(world);
     int unserved = 0, unanswered = 0;
@@ -57,8 +58,8 @@ class FdExchange {
     }
     while (unserved > 0 || unanswered > 0) {
       accept_guests(listener);
-      for (Fd& guest : guests_) unserved -= serve(guest, here, mine) ? 1 : 0;
-      std::erase_if(guests_, [](const Fd& g) { return !g.open(); });
+      for (Guest& guest : guests_) unserved -= serve(guest.link.socket, here, mine) ? 1 : 0;
+      std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
       for (int r = 0; r < comm_.world(); ++r) {
         Fd& link = ask[static_cast<std::size_t>(r)];
         if (!link.open()) continue;
@@ -71,7 +72,7 @@ class FdExchange {
       }
       if (unserved == 0 && unanswered == 0) break;
       if (deadline_.passed()) {
-        if (exhausted_) return failed(accept_error(), -1);
+        if (was_exhausted_) return failed(accept_error(), -1);
         for (int r = 0; r < comm_.world(); ++r)
           if (ask[static_cast<std::size_t>(r)].open()) return absent(r);
         return absent(-1);
@@ -79,7 +80,7 @@ class FdExchange {
       std::vector<pollfd> ready;
       // Who waits without a descriptor would end every wait at once.
       if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
-      for (const Fd& g : guests_) ready.push_back({.fd = g.get(), .events = POLLIN, .revents = 0});
+      for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
       for (const Fd& a : ask)
         if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
       (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
@@ -120,19 +121,19 @@ class FdExchange {
     return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + box.name.size())};
   }
   //! Those that wait and run as this user. Where there is no room, or no descriptor, the one that has said nothing for
-  //! longest gives way.
+  //! longest gives way once it had its time.
   void accept_guests(const Fd& listener) {
     for (int i = 0; i < 64; ++i) {
       Accepted next = accept_one(listener);
       exhausted_ = next.exhausted;
-      if (next.exhausted && !guests_.empty()) {
+      was_exhausted_ = was_exhausted_ || next.exhausted;
+      if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
         guests_.erase(guests_.begin());
         next = accept_one(listener);
       }
       if (!next.socket.open()) return;
-      if (of_this_user(next.socket)) guests_.push_back(std::move(next.socket));
+      if (of_this_user(next.socket)) guests_.emplace_back(std::move(next.socket));
       if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
-      if (exhausted_) return;
     }
   }
   static bool of_this_user(const Fd& link) noexcept {
@@ -217,8 +218,9 @@ class FdExchange {
 
   const Communicator& comm_;
   Deadline deadline_;
-  std::vector<Fd> guests_;  // who has connected and has not said the secret yet
-  bool exhausted_ = false;  // somebody waits for whom there is no descriptor
+  std::vector<Guest> guests_;  // who has connected and has not said the secret yet
+  bool exhausted_ = false;     // somebody waits for whom there is no descriptor
+  bool was_exhausted_ = false;
 };
 
 }  // namespace mori_ep::comm

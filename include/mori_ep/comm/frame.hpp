@@ -357,4 +357,14 @@ struct Link {
   [[nodiscard]] bool open() const noexcept { return socket.open(); }
 };
 
+//! @brief Somebody who has connected and has not said yet who it is; perhaps a stranger.
+struct Guest {
+  explicit Guest(Fd socket) noexcept : link{std::move(socket), {}} {}
+  //! @brief It had the time that a rank's greeting takes to follow its connection: another may have its descriptor.
+  [[nodiscard]] bool silent_for_long() const noexcept { return patience.passed(); }
+
+  Link link;
+  Deadline patience{std::chrono::milliseconds(200)};
+};
+
 }  // namespace mori_ep::comm

@@ -301,13 +301,15 @@ enum class WhenRefused { try_again, give_up };
       }
     }
     if (failed == 0) {
-      // A socket whose own port the system chose to be the one it connects to has met itself, and would keep whoever
-      // is to listen there from it.
+      // A socket whose own port the system chose to be the one it connects to has met itself, and keeps whoever is to
+      // listen there from it: also afterwards, if it did not end at once.
       auto const here = SocketAddress::of(*socket);
       if (!here.ok() || !(*here == address)) {
         send_at_once(*socket);
         return socket;
       }
+      linger const at_once{.l_onoff = 1, .l_linger = 0};
+      (void)::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
       failed = ECONNREFUSED;
     }
     bool const may_pass = (failed == ECONNREFUSED && when_refused == WhenRefused::try_again) || failed == ECONNRESET ||

@@ -175,7 +175,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed()) return refuse_all();
       accept_guests(root.listener_);
-      for (Link& guest : guests_) {
+      for (auto& [guest, patience] : guests_) {
         auto const hello = greeting(guest);
         if (!hello) continue;
         if (Status s = admit(*hello, root); !s.ok()) {
@@ -239,7 +239,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed() || ended(links_[0])) return without_those_above();
       accept_guests(*listener);
-      for (Link& guest : guests_) {
+      for (auto& [guest, patience] : guests_) {
         auto const from = greeting(guest);
         if (!from) continue;
         auto const r = static_cast<std::size_t>(from->rank);
@@ -277,7 +277,7 @@ class TcpJoin {
   }
 
   //! Some of those that wait, so that they can say who they are before more come. Where there is no room, or no
-  //! descriptor, the guest that has said nothing for longest gives way.
+  //! descriptor, the guest that has said nothing for longest gives way once it had its time.
   void accept_guests(const Fd& listener) {
     for (int i = 0; i < kAcceptedAtOnce; ++i) {
       Accepted next = accept_one(listener);
@@ -285,19 +285,18 @@ class TcpJoin {
       if (next.exhausted && !refused_.empty()) {
         refused_.erase(refused_.begin());
         next = accept_one(listener);
-      } else if (next.exhausted && !guests_.empty()) {
+      } else if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
         guests_.erase(guests_.begin());
         next = accept_one(listener);
       }
       if (!next.socket.open()) return;
       send_at_once(next.socket);
-      guests_.push_back({std::move(next.socket), {}});
+      guests_.emplace_back(std::move(next.socket));
       if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
-      if (exhausted_) return;
     }
   }
   void forget_closed() {
-    std::erase_if(guests_, [](const Link& g) { return !g.open(); });
+    std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
   }
   //! The guest's hello once it is there. Whoever says anything else is a stranger: closed.
   std::optional<Hello> greeting(Link& guest) {
@@ -425,7 +424,7 @@ class TcpJoin {
     std::vector<pollfd> ready;
     // Who waits without a descriptor would end every wait at once.
     if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
-    for (const Link& g : guests_) ready.push_back({.fd = g.socket.get(), .events = POLLIN, .revents = 0});
+    for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
     for (const Link& link : links_)
       if (link.open() && links_too) ready.push_back({.fd = link.socket.get(), .events = POLLIN, .revents = 0});
     (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
@@ -442,7 +441,7 @@ class TcpJoin {
   std::chrono::nanoseconds timeout_;
   Deadline deadline_;
   std::vector<Link> links_;
-  std::vector<Link> guests_;   // who has connected and has not said yet who it is; perhaps strangers
+  std::vector<Guest> guests_;
   std::vector<Link> refused_;  // told why not, and perhaps about to read it
   bool exhausted_ = false;     // somebody waits for whom there is no descriptor
   std::function<bool()> moved_;
