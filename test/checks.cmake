@@ -37,6 +37,8 @@ target_link_libraries(mori_ep_headers PRIVATE mori_ep_development)
 target_compile_options(mori_ep_headers PRIVATE -O0)
 if(MPI_CXX_FOUND)
   target_include_directories(mori_ep_headers SYSTEM PRIVATE ${MPI_CXX_INCLUDE_DIRS})
+  # MPI's own classes for C++ would need its library, with which these objects are not linked.
+  target_compile_definitions(mori_ep_headers PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 endif()
 file(GENERATE OUTPUT ${check_dir}/header_objects$<CONFIG>.rsp CONTENT "\"$<JOIN:$<TARGET_OBJECTS:mori_ep_headers>,\"\n\">\"\n")
 add_check(headers.link_twice headers/link_twice.cmake ${compiler} -D OBJECTS=${check_dir}/header_objects$<CONFIG>.rsp
@@ -47,6 +49,9 @@ configure_file(headers/no_exceptions.cpp.in ${check_dir}/no_exceptions.cpp @ONLY
 add_library(mori_ep_no_exceptions OBJECT ${check_dir}/no_exceptions.cpp)
 target_link_libraries(mori_ep_no_exceptions PRIVATE mori_ep_development)
 target_compile_options(mori_ep_no_exceptions PRIVATE -O0 -fno-exceptions -fno-rtti)
+if(MPI_CXX_FOUND)
+  target_include_directories(mori_ep_no_exceptions SYSTEM PRIVATE ${MPI_CXX_INCLUDE_DIRS})
+endif()
 
 add_check(compile_time headers/compile_time.cmake ${compiler} -D SOURCE=${CMAKE_CURRENT_SOURCE_DIR}/headers/one_operator.cpp)
 set_tests_properties(checks.compile_time PROPERTIES RUN_SERIAL ON)

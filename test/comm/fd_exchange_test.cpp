@@ -41,7 +41,8 @@ Status exchange_ranks(const Communicator& comm) {
   Fd const mine(::memfd_create("mori_ep_test", MFD_CLOEXEC));
   auto const rank = static_cast<std::uint8_t>(comm.rank());
   if (::pwrite(mine.get(), &rank, 1, 0) != 1) return comm::system_error("pwrite");
-  auto const got = FdExchange(comm).run(mine);
+  std::vector<int> const members = comm::all_ranks(comm.world());
+  auto const got = FdExchange(comm, members).run(mine);
   if (!got.ok()) return got.status();
   for (int r = 0; r < comm.world(); ++r) {
     std::uint8_t said = 0xff;

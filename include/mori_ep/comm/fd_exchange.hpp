@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,33 +27,35 @@ namespace mori_ep::comm {
 //!        say a secret that the bootstrap carried.
 class FdExchange {
  public:
-  explicit FdExchange(const Communicator& comm) : comm_(comm), deadline_(comm.timeout()) {}
+  FdExchange(const Communicator& comm, std::span<const int> members)
+      : comm_(comm), members_(members), deadline_(comm.timeout()) {}
 
-  //! @brief Collective. The result's entry r is open for the ranks of other processes. Errors: missing_rank,
-  //!        system_error.
+  //! @brief Collective among the members. The result's entry i is open where member i is in another process. Errors:
+  //!        missing_rank, system_error.
   Result<std::vector<Fd>> run(const Fd& mine) {
-    auto const world = static_cast<std::size_t>(comm_.world());
+    std::size_t const count = members_.size();
     Mailbox here;
     Fd listener;
     Status status = open(listener, here);
-    std::vector<Mailbox> boxes(world);
-    if (Status s = comm_.all_gather(&here, boxes.data(), sizeof(here)); !s.ok()) return s;
-    for (int r = 0; r < comm_.world(); ++r)
-      if (boxes[static_cast<std::size_t>(r)].open == 0)
+    std::vector<Mailbox> boxes(count);
+    if (Status s = comm_.all_gather(members_, &here, boxes.data(), sizeof(here)); !s.ok()) return s;
+    for (std::size_t i = 0; i < count; ++i)
+      if (boxes[i].open == 0)
         return status.ok() ? Error{.code = Errc::missing_rank,
                                    .phase = Phase::create,
                                    .rank = comm_.rank(),
-                                   .peer = r,
+                                   .peer = members_[i],
                                    .hint = "It has no socket to pass memory through; its own error says why."}
                            : failed(status.error(), -1);
     // A connection waits in the peer's queue, so that all can be made before any is served.
-    std::vector<Fd> ask(world), got(world);
+    std::vector<Fd> ask(count), got(count);
     int unserved = 0, unanswered = 0;
-    for (int r = 0; r < comm_.world(); ++r) {
-      if (comm_.in_process(r)) continue;
-      auto link = connect(boxes[static_cast<std::size_t>(r)], listener);
-      if (!link.ok()) return link.error().value == ECONNREFUSED ? absent(r) : failed(link.error(), r);
-      ask[static_cast<std::size_t>(r)] = std::move(*link);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (comm_.in_process(members_[i])) continue;
+      auto link = connect(boxes[i], listener);
+      if (!link.ok())
+        return link.error().value == ECONNREFUSED ? absent(members_[i]) : failed(link.error(), members_[i]);
+      ask[i] = std::move(*link);
       ++unserved;
       ++unanswered;
     }
@@ -60,21 +63,21 @@ class FdExchange {
       accept_guests(listener);
       for (Guest& guest : guests_) unserved -= serve(guest.link.socket, here, mine) ? 1 : 0;
       std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
-      for (int r = 0; r < comm_.world(); ++r) {
-        Fd& link = ask[static_cast<std::size_t>(r)];
+      for (std::size_t i = 0; i < count; ++i) {
+        Fd& link = ask[i];
         if (!link.open()) continue;
-        Answer const answer = take(link, got[static_cast<std::size_t>(r)]);
+        Answer const answer = take(link, got[i]);
         if (answer == Answer::none) continue;
-        if (answer == Answer::ended) return absent(r);
-        if (answer == Answer::no_descriptor) return failed(accept_error(), r);
+        if (answer == Answer::ended) return absent(members_[i]);
+        if (answer == Answer::no_descriptor) return failed(accept_error(), members_[i]);
         link.close();
         --unanswered;
       }
       if (unserved == 0 && unanswered == 0) break;
       if (deadline_.passed()) {
         if (was_exhausted_) return failed(accept_error(), -1);
-        for (int r = 0; r < comm_.world(); ++r)
-          if (ask[static_cast<std::size_t>(r)].open()) return absent(r);
+        for (std::size_t i = 0; i < count; ++i)
+          if (ask[i].open()) return absent(members_[i]);
         return absent(-1);
       }
       std::vector<pollfd> ready;
@@ -109,7 +112,7 @@ class FdExchange {
     listener = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     auto const [address, length] = address_of(box);
     if (!listener.open() || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        ::listen(listener.get(), comm_.world()) != 0)
+        ::listen(listener.get(), static_cast<int>(members_.size())) != 0)
       return system_error("socket for passing memory", errno, "Are there file descriptors left (ulimit -n)?");
     box.open = 1;
     return {};
@@ -183,7 +186,13 @@ class FdExchange {
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
     return ::sendmsg(link.get(), &message, MSG_NOSIGNAL) == 1;
   }
+  //! Linux looks for a message first and for the sender's end second: an end that it reports may have come between the
+  //! two, with the message before it. So an end counts when it is seen twice.
   static Answer take(const Fd& link, Fd& into) noexcept {
+    Answer const answer = take_once(link, into);
+    return answer == Answer::ended ? take_once(link, into) : answer;
+  }
+  static Answer take_once(const Fd& link, Fd& into) noexcept {
     char one = 0;
     iovec data{.iov_base = &one, .iov_len = 1};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -217,6 +226,7 @@ class FdExchange {
   }
 
   const Communicator& comm_;
+  std::span<const int> members_;
   Deadline deadline_;
   std::vector<Guest> guests_;  // who has connected and has not said the secret yet
   bool exhausted_ = false;     // somebody waits for whom there is no descriptor

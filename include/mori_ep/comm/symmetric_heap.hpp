@@ -59,6 +59,7 @@ class Arena {
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] bool owned() const noexcept { return kind_ != Kind::borrowed; }
   [[nodiscard]] Place place() const noexcept { return place_; }
   //! @brief By which other processes map it; not open once they have.
   [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }
@@ -79,40 +80,44 @@ class Arena {
 template <exec::ExecPolicy Exec>
 class SymmetricHeap {
  public:
-  //! @brief Collective: exchanges the arenas. All ranks are on this host, and an arena is shareable where a rank is in
-  //!        another process. Errors, of one rank and then of all: as Communicator's calls; out_of_memory when a peer's
-  //!        arena cannot be mapped; system_error when memory cannot be passed.
-  static Result<SymmetricHeap> join(const Communicator& comm, std::shared_ptr<Arena<Exec>> mine) noexcept {
-    auto const world = static_cast<std::size_t>(comm.world());
+  //! @brief Collective among `members` (ascending ranks, this one among them): exchanges the arenas. All are on this
+  //!        host, and an arena is shareable where a member is in another process. What is asked of a rank that is no
+  //!        member is this rank's own. Errors, of one member and then of all: as Communicator's calls; out_of_memory
+  //!        when a peer's arena cannot be mapped; system_error when memory cannot be passed.
+  static Result<SymmetricHeap> join(const Communicator& comm, std::span<const int> members,
+                                    std::shared_ptr<Arena<Exec>> mine) noexcept {
     SymmetricHeap heap;
     struct Entry {
       const std::shared_ptr<Arena<Exec>>* address;  // means something in the rank's own process
       std::size_t bytes;
     };
     Entry const entry{&mine, mine->bytes()};
-    std::vector<Entry> entries(world);
-    if (Status s = comm.all_gather(&entry, entries.data(), sizeof(entry)); !s.ok()) return s;
-    std::vector<Fd> descriptors(world);
+    std::vector<Entry> entries(members.size());
+    if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry)); !s.ok()) return s;
+    std::vector<Fd> descriptors(members.size());
+    bool apart = false;
+    for (int r : members) apart = apart || !comm.in_process(r);
     Status here;
-    if (!comm.one_process()) {
-      auto got = FdExchange(comm).run(mine->shared_as());
+    if (apart) {
+      auto got = FdExchange(comm, members).run(mine->shared_as());
       here = got.status();
       if (got.ok()) descriptors = std::move(*got);
     }
-    for (int r = 0; r < comm.world() && here.ok(); ++r) {
-      auto const i = static_cast<std::size_t>(r);
-      heap.arenas_.push_back(comm.in_process(r)
-                                 ? *entries[i].address
-                                 : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place()));
-      if (heap.arenas_.back()->data() == nullptr)
-        here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
+    heap.arenas_.assign(static_cast<std::size_t>(comm.world()), mine);
+    for (std::size_t i = 0; i < members.size() && here.ok(); ++i) {
+      int const r = members[i];
+      auto& arena = heap.arenas_[static_cast<std::size_t>(r)];
+      if (r != comm.rank())
+        arena = comm.in_process(r) ? *entries[i].address
+                                   : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
+      if (arena->data() == nullptr) here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
     // Also a barrier: the addresses above are of stack objects.
     Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
-    std::vector<Outcome> outcomes(world);
-    Status const met = comm.all_gather(&outcome, outcomes.data(), sizeof(outcome));
+    std::vector<Outcome> outcomes(members.size());
+    Status const met = comm.all_gather(members, &outcome, outcomes.data(), sizeof(outcome));
     mine->shared_as().close();
-    if (Status s = judge(outcomes, here, comm.rank()); !s.ok()) return s;
+    if (Status s = judge(outcomes, members, here, comm.rank()); !s.ok()) return s;
     if (!met.ok()) return met;
     heap.mine_ = std::move(mine);
     return Result<SymmetricHeap>(std::move(heap));
@@ -128,6 +133,8 @@ class SymmetricHeap {
     }
   }
 
+  //! @brief Is this rank's arena not the caller's memory?
+  [[nodiscard]] bool owned() const noexcept { return mine_->owned(); }
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }
   [[nodiscard]] std::byte* base_of(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]->data(); }
 
@@ -152,21 +159,23 @@ class SymmetricHeap {
             .hint = "It cannot be mapped there: raise that process's address space limit (ulimit -v)."};
   }
   //! The error of the lowest rank that failed by itself, before those that failed because a peer did.
-  static Status judge(const std::vector<Outcome>& outcomes, const Status& here, int me) noexcept {
-    int first = -1;
-    for (int r = 0; r < static_cast<int>(outcomes.size()); ++r) {
-      Errc const code = outcomes[static_cast<std::size_t>(r)].code;
-      if (code == Errc::ok || (code == Errc::missing_rank && first >= 0)) continue;
-      first = r;
+  static Status judge(const std::vector<Outcome>& outcomes, std::span<const int> members, const Status& here,
+                      int me) noexcept {
+    std::size_t first = outcomes.size();
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      Errc const code = outcomes[i].code;
+      if (code == Errc::ok || (code == Errc::missing_rank && first < outcomes.size())) continue;
+      first = i;
       if (code != Errc::missing_rank) break;
     }
-    if (first < 0 || first == me) return here;
-    const Outcome& of = outcomes[static_cast<std::size_t>(first)];
-    if (of.code == Errc::out_of_memory) return cannot_map(first, of.peer, of.value);
+    if (first == outcomes.size() || members[first] == me) return here;
+    const Outcome& of = outcomes[first];
+    int const rank = members[first];
+    if (of.code == Errc::out_of_memory) return cannot_map(rank, of.peer, of.value);
     if (of.code == Errc::missing_rank && !here.ok()) return here;
     return Error{.code = of.code,
                  .phase = Phase::create,
-                 .rank = first,
+                 .rank = rank,
                  .peer = of.peer,
                  .field = "call that passes memory",
                  .value = of.value,

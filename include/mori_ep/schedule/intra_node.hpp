@@ -85,9 +85,10 @@ class Runner {
     limits.sharers = launches_beside(records, comm.rank());
     limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
                                                  comm.ranks_on_host() / sharers_of(records, comm.rank()));
-    auto arenas = comm::SymmetricHeap<Exec>::join(comm, std::move(arena));
+    std::vector<int> const everyone = comm::all_ranks(comm.world());
+    auto arenas = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(arena));
     if (!arenas.ok()) return arenas.error();
-    auto boards = comm::SymmetricHeap<Exec>::join(comm, std::move(board));
+    auto boards = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(board));
     if (!boards.ok()) return boards.error();
     comm::HeapBudget::Share heap;
     if (memory.empty()) heap = {comm.heap(), mine.needed_bytes};
