@@ -37,6 +37,8 @@ target_link_libraries(mori_ep_headers PRIVATE mori_ep_development)
 target_compile_options(mori_ep_headers PRIVATE -O0)
 if(MPI_CXX_FOUND)
   target_include_directories(mori_ep_headers SYSTEM PRIVATE ${MPI_CXX_INCLUDE_DIRS})
+  # MPI's own classes for C++ would need its library, with which these objects are not linked.
+  target_compile_definitions(mori_ep_headers PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 endif()
 file(GENERATE OUTPUT ${check_dir}/header_objects$<CONFIG>.rsp CONTENT "\"$<JOIN:$<TARGET_OBJECTS:mori_ep_headers>,\"\n\">\"\n")
 add_check(headers.link_twice headers/link_twice.cmake ${compiler} -D OBJECTS=${check_dir}/header_objects$<CONFIG>.rsp
@@ -47,6 +49,9 @@ configure_file(headers/no_exceptions.cpp.in ${check_dir}/no_exceptions.cpp @ONLY
 add_library(mori_ep_no_exceptions OBJECT ${check_dir}/no_exceptions.cpp)
 target_link_libraries(mori_ep_no_exceptions PRIVATE mori_ep_development)
 target_compile_options(mori_ep_no_exceptions PRIVATE -O0 -fno-exceptions -fno-rtti)
+if(MPI_CXX_FOUND)
+  target_include_directories(mori_ep_no_exceptions SYSTEM PRIVATE ${MPI_CXX_INCLUDE_DIRS})
+endif()
 
 add_check(compile_time headers/compile_time.cmake ${compiler} -D SOURCE=${CMAKE_CURRENT_SOURCE_DIR}/headers/one_operator.cpp)
 set_tests_properties(checks.compile_time PROPERTIES RUN_SERIAL ON)
@@ -84,6 +89,31 @@ if(TARGET tcp_bootstrap)
   endif()
   set_tests_properties(checks.examples.tcp_bootstrap checks.examples.mpi_bootstrap PROPERTIES LABELS checks TIMEOUT 300
                        ENVIRONMENT "${mpi_environment}" SKIP_REGULAR_EXPRESSION "skipped: no MPI")
+endif()
+
+# What the other side of a bootstrap may send, with clang's fuzzer: some seconds from seeds that the program makes.
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS "-fsanitize=fuzzer,address,undefined")
+set(CMAKE_REQUIRED_LINK_OPTIONS -fsanitize=fuzzer,address,undefined)
+check_cxx_source_compiles("extern \"C\" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }"
+                          MORI_EP_HAS_FUZZER)
+unset(CMAKE_REQUIRED_FLAGS)
+unset(CMAKE_REQUIRED_LINK_OPTIONS)
+if(MORI_EP_HAS_FUZZER)
+  add_executable(bootstrap_fuzz fuzz/bootstrap_fuzz.cpp)
+  target_link_libraries(bootstrap_fuzz PRIVATE mori_ep_development)
+  set(fuzzer -fsanitize=fuzzer,address,undefined)
+  target_compile_options(bootstrap_fuzz PRIVATE ${fuzzer} -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_link_options(bootstrap_fuzz PRIVATE ${fuzzer})
+  foreach(target_and_runs parsers/200000 mesh/5000 join/1000)
+    cmake_path(GET target_and_runs PARENT_PATH target)
+    cmake_path(GET target_and_runs FILENAME runs)
+    add_test(NAME checks.fuzz.${target}
+             COMMAND bootstrap_fuzz -runs=${runs} -max_total_time=20 -max_len=1024 -timeout=20 -malloc_limit_mb=64
+                     -rss_limit_mb=1024 -seed=1 -artifact_prefix=fuzz_${target}_ fuzz_${target}
+             WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    set_tests_properties(checks.fuzz.${target} PROPERTIES LABELS checks ENVIRONMENT MORI_EP_FUZZ=${target})
+  endforeach()
 endif()
 
 if(TARGET ep_bench)

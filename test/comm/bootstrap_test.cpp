@@ -2,17 +2,21 @@
 // What every Bootstrap must do, for each of them.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <ctime>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include <sys/socket.h>
-
 #include "mori_ep/comm/mesh_bootstrap.hpp"
 #include "mori_ep/comm/thread_bootstrap.hpp"
 #include "support/catch.hpp"
+#include "support/joining.hpp"
+#include "support/process_world.hpp"
 #include "support/random.hpp"
 
 namespace mori_ep::test {
@@ -31,23 +35,6 @@ Ends threads(int world, std::chrono::nanoseconds timeout) {
   for (int r = 0; r < world; ++r) ends.push_back(std::make_shared<comm::ThreadBootstrap>(hub, r));
   return ends;
 }
-Ends mesh(int world, std::chrono::nanoseconds timeout) {
-  auto const w = static_cast<std::size_t>(world);
-  std::vector<std::vector<comm::Link>> links(w);
-  for (auto& row : links) row.resize(w);
-  for (std::size_t a = 0; a < w; ++a)
-    for (std::size_t b = a + 1; b < w; ++b) {
-      int pair[2];
-      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
-      links[a][b].socket = comm::Fd(pair[0]);
-      links[b][a].socket = comm::Fd(pair[1]);
-    }
-  Ends ends;
-  for (int r = 0; r < world; ++r)
-    ends.push_back(std::make_shared<comm::MeshBootstrap>(r, std::move(links[static_cast<std::size_t>(r)]), timeout));
-  return ends;
-}
-
 const std::function<Ends(int, std::chrono::nanoseconds)> kModels[] = {threads, mesh};
 
 template <class F>
@@ -218,6 +205,153 @@ TEST_CASE("a process that has ended is missed at once, by the others for good, w
   REQUIRE(named.load() == 6);
   REQUIRE(ok.load() == 3);
   REQUIRE(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
+namespace {
+
+//! Rank 0 of two, and the bare other end.
+std::pair<std::shared_ptr<Bootstrap>, comm::Fd> rank_and_socket(std::chrono::nanoseconds timeout,
+                                                                std::uint64_t most_held = comm::kMostHeld) {
+  int pair[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+  std::vector<comm::Link> links(2);
+  links[1].socket = comm::Fd(pair[0]);
+  return {std::make_shared<comm::MeshBootstrap>(0, std::move(links), timeout, most_held), comm::Fd(pair[1])};
+}
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+}  // namespace
+
+TEST_CASE("a peer that sends without end keeps nobody past the deadline, and is let go when it fills the memory") {
+  for (auto const kind : {comm::FrameKind::hello, comm::FrameKind::data}) {
+    std::uint64_t const most_held = kind == comm::FrameKind::data ? std::uint64_t{1} << 20 : comm::kMostHeld;
+    auto const [self, socket] = rank_and_socket(milliseconds(kind == comm::FrameKind::data ? 60000 : 300), most_held);
+    std::vector<std::byte> flood;
+    auto const frame = comm::write_frame({.kind = kind, .group = 1, .round = 1}, {});
+    while (flood.size() < 65536) flood.insert(flood.end(), frame.begin(), frame.end());
+    std::atomic<bool> done{false};
+    auto const begin = std::chrono::steady_clock::now();
+    std::thread other([&, &to = socket] {  // ends by itself, so that the test does if the call does not
+      while (!done && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+        std::size_t sent = 0;
+        while (sent < flood.size() && !done) {
+          auto const n = ::send(to.get(), flood.data() + sent, flood.size() - sent, MSG_NOSIGNAL);
+          if (n < 0 && errno == EPIPE) return;
+          sent += n > 0 ? static_cast<std::size_t>(n) : 0;
+        }
+      }
+    });
+    Status const s = barrier(*self, {0, 1});
+    auto const took = std::chrono::steady_clock::now() - begin;
+    done = true;
+    other.join();
+    CHECK(s.code() == Errc::missing_rank);
+    CHECK(s.error().peer == 1);
+    CHECK(took < std::chrono::seconds(10));
+  }
+}
+
+TEST_CASE("a peer that reads nothing any more costs time, but no work") {
+  auto const [self, socket] = rank_and_socket(milliseconds(500));
+  REQUIRE(::shutdown(socket.get(), SHUT_RD) == 0);
+  double const before = cpu_seconds();
+  Status const s = barrier(*self, {0, 1});
+  CHECK(s.code() == Errc::missing_rank);
+  CHECK(cpu_seconds() - before < 0.25);
+}
+
+TEST_CASE("what a peer announces takes no memory before it comes") {
+  auto const pages = [] {
+    std::size_t n = 0;
+    std::ifstream("/proc/self/statm") >> n;
+    return n;
+  };
+  comm::ByteWriter header;
+  header.put(comm::FrameHeader::kMagic)
+      .put(static_cast<std::uint16_t>(comm::FrameKind::data))
+      .put(std::uint16_t{0})
+      .put(comm::kMostPayload)
+      .put(std::uint64_t{1})
+      .put(std::uint64_t{1});
+  auto const bytes = header.take();
+  std::vector<comm::FrameReader> readers(4);
+  std::size_t const before = pages();
+  for (auto& reader : readers) {
+    REQUIRE(reader.add(bytes));
+    REQUIRE(reader.add(std::vector<std::byte>(1000)));
+    REQUIRE(reader.held() == bytes.size() + 1000);
+    REQUIRE(reader.frames().empty());
+  }
+  REQUIRE((pages() - before) * 4096 < comm::kMostPayload / 2);
+  comm::ByteWriter more;
+  more.put(comm::FrameHeader::kMagic).put(std::uint16_t{4}).put(std::uint16_t{0}).put(comm::kMostPayload + 1);
+  more.put(std::uint64_t{1}).put(std::uint64_t{1});
+  comm::FrameReader reader;
+  REQUIRE(!reader.add(more.take()));
+  REQUIRE(!reader.add({}));
+}
+
+TEST_CASE("frames are taken in order, by choice, and held until then") {
+  comm::FrameReader reader;
+  for (std::uint64_t round = 0; round < 6; ++round)
+    REQUIRE(
+        reader.add(comm::write_frame({.kind = comm::FrameKind::data, .round = round}, std::vector<std::byte>(round))));
+  auto const full = reader.held();
+  REQUIRE(full == 6 * sizeof(comm::FrameReader::Frame) + 15);
+  std::vector<std::uint64_t> shown;
+  reader.take([&](const comm::FrameReader::Frame& f) {
+    shown.push_back(f.header.round);
+    return f.header.round % 2 == 1;
+  });
+  REQUIRE(shown == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5});
+  REQUIRE(reader.held() == full - 3 * sizeof(comm::FrameReader::Frame) - 9);
+  for (std::uint64_t round : {0, 2, 4}) {
+    auto const frame = reader.pop();
+    REQUIRE(frame->header.round == round);
+    REQUIRE(frame->payload.size() == round);
+  }
+  REQUIRE(!reader.pop());
+  REQUIRE(reader.held() == 0);
+}
+
+TEST_CASE("a process that is stopped is missed in time, and joins the others when it goes on") {
+  SharedArray<std::atomic<int>> steps(4);
+  ProcessWorld world(3, 0, milliseconds(400));
+  world.start([&](Communicator& comm) -> Status {
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    auto const wait_for = [&](int value) {
+      while (steps[3] < value) std::this_thread::sleep_for(milliseconds(1));
+    };
+    steps[rank] = 1;
+    wait_for(1);
+    if (rank == 2) wait_for(2);  // stopped in here
+    Status const first = comm.barrier();
+    if (first.code() != Errc::missing_rank) return Error{.code = Errc::invalid_config, .field = "first barrier"};
+    if (rank != 2 && first.error().peer != 2) return Error{.code = Errc::invalid_config, .field = "peer"};
+    steps[rank] = 2;
+    wait_for(3);
+    return comm.barrier();
+  });
+  auto const all_at = [&](int value, std::size_t ranks) {
+    auto const begin = std::chrono::steady_clock::now();
+    for (std::size_t r = 0; r < ranks; ++r)
+      while (steps[r] < value && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20))
+        std::this_thread::sleep_for(milliseconds(1));
+  };
+  all_at(1, 3);
+  ::kill(world.pid(2), SIGSTOP);
+  steps[3] = 1;
+  all_at(2, 2);
+  CHECK(steps[2] == 1);
+  ::kill(world.pid(2), SIGCONT);
+  steps[3] = 2;
+  all_at(2, 3);
+  steps[3] = 3;
+  for (int r = 0; r < 3; ++r) {
+    auto const& outcome = world.wait(r);
+    CHECK(Status(outcome.error).message() == "ok");
+    CHECK(outcome.done == 1);
+  }
 }
 
 }  // namespace mori_ep::test

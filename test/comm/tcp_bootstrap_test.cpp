@@ -11,6 +11,7 @@
 
 #include "mori_ep/comm/tcp_bootstrap.hpp"
 #include "support/catch.hpp"
+#include "support/joining.hpp"
 #include "support/random.hpp"
 
 namespace mori_ep::test {
@@ -24,54 +25,6 @@ using comm::UniqueId;
 using std::chrono::milliseconds;
 
 namespace {
-
-using Joined = Result<std::shared_ptr<Bootstrap>>;
-
-TcpOptions loopback(std::chrono::nanoseconds timeout = std::chrono::seconds(30)) {
-  TcpOptions options;
-  options.timeout = timeout;
-  (void)options.interfaces.list.assign("=lo");
-  return options;
-}
-
-//! Every rank of `ranks` joins in a thread of its own.
-std::vector<std::optional<Joined>> join_all(const std::vector<int>& ranks, const std::function<Joined(int)>& join) {
-  std::vector<std::optional<Joined>> joined(ranks.size());
-  std::vector<std::thread> threads;
-  for (std::size_t i = 0; i < ranks.size(); ++i) threads.emplace_back([&, i] { joined[i].emplace(join(ranks[i])); });
-  for (auto& thread : threads) thread.join();
-  return joined;
-}
-
-//! With a unique id, all ranks of `ranks` (0 among them).
-std::vector<std::optional<Joined>> join_by_id(const std::vector<int>& ranks, int world, const TcpOptions& options,
-                                              const std::function<void(const UniqueId&)>& meanwhile = {}) {
-  auto root = comm::get_unique_id(options);
-  REQUIRE(root.message() == "ok");
-  UniqueId const id = root->id();
-  std::thread other([&] {
-    if (meanwhile) meanwhile(id);
-  });
-  auto joined = join_all(ranks, [&](int rank) {
-    return rank == 0 ? comm::join_tcp(std::move(*root), world, options) : comm::join_tcp(id, rank, world, options);
-  });
-  other.join();
-  return joined;
-}
-
-SocketAddress address_in(const UniqueId& id) {
-  comm::ByteReader in(std::span<const std::byte>(id.bytes).subspan(24));
-  return *comm::take_address(in);
-}
-Fd connected_to(const SocketAddress& address) {
-  auto socket = comm::connect_to(address, comm::Deadline(std::chrono::seconds(5)));
-  REQUIRE(socket.message() == "ok");
-  return std::move(*socket);
-}
-void say(const Fd& socket, std::span<const std::byte> bytes) {
-  (void)!::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-}
-void say(const Fd& socket, std::string_view text) { say(socket, std::as_bytes(std::span(text.data(), text.size()))); }
 
 bool meets(const std::vector<std::optional<Joined>>& joined) {
   std::atomic<int> ok{0};
@@ -87,14 +40,6 @@ bool meets(const std::vector<std::optional<Joined>>& joined) {
     });
   for (auto& thread : threads) thread.join();
   return ok.load() == static_cast<int>(joined.size());
-}
-bool all_ok(const std::vector<std::optional<Joined>>& joined) {
-  for (const auto& one : joined)
-    if (!one->ok()) {
-      UNSCOPED_INFO(one->message());
-      return false;
-    }
-  return true;
 }
 
 }  // namespace
@@ -162,7 +107,7 @@ TEST_CASE("strangers on the port change nothing: silent, half-open, loud, gone a
       }
       if (i % 4 == 3) {  // the beginning of a hello, and then nothing
         auto hello = comm::write_hello({.listens_at = address});
-        hello.resize(hello.size() - 5);
+        hello.erase(hello.end() - 5, hello.end());
         say(*socket, hello);
       }
       if (i % 3 != 0) held.push_back(std::move(*socket));
@@ -270,9 +215,7 @@ TEST_CASE("a rank that ends while others wait frees its place for one that is st
   auto joined = join_by_id({0, 1}, 4, options, [&](const UniqueId& id) {
     {
       Fd const gone = connected_to(address_in(id));
-      comm::JobKey key{};
-      std::copy_n(id.bytes.begin() + 8, key.size(), key.begin());
-      say(gone, comm::write_hello({.key = key, .rank = 2, .world = 4, .listens_at = address_in(id)}));
+      say(gone, comm::write_hello({.key = key_in(id), .rank = 2, .world = 4, .listens_at = address_in(id)}));
       std::this_thread::sleep_for(milliseconds(50));
     }
     std::this_thread::sleep_for(milliseconds(50));

@@ -38,11 +38,13 @@ template <class Put, class Get>
 
 namespace detail {
 
-//! The id in a file; nothing while it is not there, or not whole.
+//! The id in a file; nothing while it is not there, not whole, or of other content.
 [[nodiscard]] inline std::optional<UniqueId> read_id(const std::string& path) {
-  Fd const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // O_NONBLOCK: were it a pipe, nobody might ever write to it.
+  Fd const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   UniqueId id;
-  if (!file.open() || ::read(file.get(), id.bytes.data(), id.bytes.size()) != static_cast<ssize_t>(id.bytes.size()))
+  if (!file.open() || ::read(file.get(), id.bytes.data(), id.bytes.size()) != static_cast<ssize_t>(id.bytes.size()) ||
+      !read_unique_id(id))
     return {};
   return id;
 }
@@ -50,14 +52,19 @@ namespace detail {
 //! Appears under its name at once and whole.
 [[nodiscard]] inline Status write_id(const std::string& path, const UniqueId& id) {
   std::string const unfinished = path + "." + std::to_string(::getpid());
-  Fd file(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  bool ok =
-      file.open() && ::write(file.get(), id.bytes.data(), id.bytes.size()) == static_cast<ssize_t>(id.bytes.size());
+  (void)::unlink(unfinished.c_str());
+  // O_EXCL: where others may write, too, the name may be a link to what this user would not have overwritten.
+  Fd file(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  bool const made = file.open();
+  bool ok = made && ::write(file.get(), id.bytes.data(), id.bytes.size()) == static_cast<ssize_t>(id.bytes.size());
+  int failed = errno;
   file.close();
-  ok = ok && std::rename(unfinished.c_str(), path.c_str()) == 0;
-  int const failed = errno;
-  if (!ok) (void)::unlink(unfinished.c_str());
+  if (ok && std::rename(unfinished.c_str(), path.c_str()) != 0) {
+    ok = false;
+    failed = errno;
+  }
   if (ok) return {};
+  if (made) (void)::unlink(unfinished.c_str());
   return system_error("writing the file to meet at", failed,
                       "Give a path in a directory that exists, that this user can write to, and that all ranks share.");
 }
@@ -77,19 +84,23 @@ namespace detail {
     (void)::unlink(path.c_str());
     return joined;
   }
-  // An id that is left over leads nowhere, or to another job.
+  // An id that is left over leads nowhere, to another job, to somebody who is no rank 0, or to one who never answers:
+  // then the file holds another id in time.
   Deadline const deadline(options.timeout);
+  std::optional<UniqueId> left_over;
   for (;;) {
-    if (auto const id = detail::read_id(path)) {
-      TcpOptions rest = options;
-      rest.timeout = deadline.left();
-      bool const stale = !TcpRoot::answers(*id);
-      if (!stale) {
-        auto joined = join_tcp(*id, rank, world, rest);
-        bool const other_job =
-            joined.status().code() == Errc::protocol_mismatch && std::string_view(joined.error().field) == "job key";
-        if (!other_job) return joined;
-      }
+    auto const id = detail::read_id(path);
+    if (id && id != left_over && TcpRoot::answers(*id)) {
+      auto const moved = [&] {
+        auto const now = detail::read_id(path);
+        return now && now != id;
+      };
+      auto joined = detail::join_by_id(*id, TcpJoin(rank, world, options.timeout, deadline).unless(moved), rank);
+      std::string_view const field = joined.error().field;
+      bool const no_root_of_ours =
+          joined.status().code() == Errc::protocol_mismatch && (field == "job key" || field == "answer");
+      if (joined.ok() || !(no_root_of_ours || moved())) return joined;
+      left_over = id;
     }
     if (deadline.passed())
       return Error{.code = Errc::missing_rank,

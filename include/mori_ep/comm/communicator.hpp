@@ -130,13 +130,19 @@ class Communicator {
     error.rank = here(error.rank);
     error.peer = here(error.peer);
     std::vector<int> listed;
+    bool cut = false;  // the text ended in dots, perhaps inside a number
     for (const char* at = error.text; *at >= '0' && *at <= '9';) {
       int rank = 0;
       for (; *at >= '0' && *at <= '9'; ++at) rank = 10 * rank + (*at - '0');
-      listed.push_back(here(rank));
+      cut = *at == '.';
+      if (!cut) listed.push_back(here(rank));
       while (*at == ',' || *at == ' ') ++at;
+      cut = cut || *at == '.';
     }
-    return listed.empty() ? error : error.with_text(list_of(listed));
+    if (listed.empty()) return error;
+    std::string text = list_of(listed);
+    if (cut) text += ", ...";
+    return error.with_text(text);
   }
 
   std::shared_ptr<Bootstrap> bootstrap_;

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +16,8 @@
 #include <unistd.h>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/frame.hpp"
+#include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
 namespace mori_ep::comm {
@@ -45,44 +46,47 @@ class FdExchange {
                                    .rank = comm_.rank(),
                                    .peer = members_[i],
                                    .hint = "It has no socket to pass memory through; its own error says why."}
-                           : status.error();
+                           : failed(status.error(), -1);
     // A connection waits in the peer's queue, so that all can be made before any is served.
     std::vector<Fd> ask(count), got(count);
     int unserved = 0, unanswered = 0;
     for (std::size_t i = 0; i < count; ++i) {
       if (comm_.in_process(members_[i])) continue;
-      auto link = connect(boxes[i]);
-      if (!link.ok()) return absent(members_[i]);
+      auto link = connect(boxes[i], listener);
+      if (!link.ok())
+        return link.error().value == ECONNREFUSED ? absent(members_[i]) : failed(link.error(), members_[i]);
       ask[i] = std::move(*link);
       ++unserved;
       ++unanswered;
     }
-    std::vector<Fd> guests;
     while (unserved > 0 || unanswered > 0) {
-      for (Fd guest = accept_one(listener); guest.open(); guest = accept_one(listener))
-        guests.push_back(std::move(guest));
-      for (Fd& guest : guests) unserved -= serve(guest, here, mine) ? 1 : 0;
-      std::erase_if(guests, [](const Fd& g) { return !g.open(); });
+      accept_guests(listener);
+      for (Guest& guest : guests_) unserved -= serve(guest.link.socket, here, mine) ? 1 : 0;
+      std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
       for (std::size_t i = 0; i < count; ++i) {
         Fd& link = ask[i];
         if (!link.open()) continue;
         Answer const answer = take(link, got[i]);
         if (answer == Answer::none) continue;
         if (answer == Answer::ended) return absent(members_[i]);
+        if (answer == Answer::no_descriptor) return failed(accept_error(), members_[i]);
         link.close();
         --unanswered;
       }
       if (unserved == 0 && unanswered == 0) break;
       if (deadline_.passed()) {
+        if (was_exhausted_) return failed(accept_error(), -1);
         for (std::size_t i = 0; i < count; ++i)
           if (ask[i].open()) return absent(members_[i]);
         return absent(-1);
       }
-      std::vector<pollfd> ready{{.fd = listener.get(), .events = POLLIN, .revents = 0}};
-      for (const Fd& g : guests) ready.push_back({.fd = g.get(), .events = POLLIN, .revents = 0});
+      std::vector<pollfd> ready;
+      // Who waits without a descriptor would end every wait at once.
+      if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
+      for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
       for (const Fd& a : ask)
         if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
-      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms());
+      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
     }
     return Result<std::vector<Fd>>(std::move(got));
   }
@@ -95,14 +99,16 @@ class FdExchange {
     Secret secret{};
     std::int32_t open = 0;
   };
-  enum class Answer { none, taken, ended };
+  enum class Answer { none, taken, ended, no_descriptor };
+  static constexpr std::size_t kMostGuests = 4096;
 
   Status open(Fd& listener, Mailbox& box) {
-    std::random_device device;
+    std::array<std::byte, 32> name{};
+    if (Status s = draw(name); !s.ok()) return s;
+    if (Status s = draw(box.secret); !s.ok()) return s;
     constexpr char kHex[] = "0123456789abcdef";
     std::memcpy(box.name.data(), "mori_ep.", 8);
-    for (std::size_t i = 8; i < box.name.size(); ++i) box.name[i] = kHex[device() % 16];
-    for (std::byte& b : box.secret) b = static_cast<std::byte>(device() & 0xffu);
+    for (std::size_t i = 0; i < name.size(); ++i) box.name[8 + i] = kHex[std::to_integer<int>(name[i]) % 16];
     listener = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     auto const [address, length] = address_of(box);
     if (!listener.open() || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
@@ -117,7 +123,28 @@ class FdExchange {
     std::memcpy(address.sun_path + 1, box.name.data(), box.name.size());
     return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + box.name.size())};
   }
-  Result<Fd> connect(const Mailbox& box) const {
+  //! Those that wait and run as this user. Where there is no room, or no descriptor, the one that has said nothing for
+  //! longest gives way once it had its time.
+  void accept_guests(const Fd& listener) {
+    for (int i = 0; i < 64; ++i) {
+      Accepted next = accept_one(listener);
+      exhausted_ = next.exhausted;
+      was_exhausted_ = was_exhausted_ || next.exhausted;
+      if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
+        guests_.erase(guests_.begin());
+        next = accept_one(listener);
+      }
+      if (!next.socket.open()) return;
+      if (of_this_user(next.socket)) guests_.emplace_back(std::move(next.socket));
+      if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
+    }
+  }
+  static bool of_this_user(const Fd& link) noexcept {
+    ucred user{};
+    socklen_t length = sizeof(user);
+    return ::getsockopt(link.get(), SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 && user.uid == ::geteuid();
+  }
+  Result<Fd> connect(const Mailbox& box, const Fd& listener) {
     auto const [address, length] = address_of(box);
     for (;;) {
       Fd link(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -126,7 +153,9 @@ class FdExchange {
         if (::send(link.get(), box.secret.data(), box.secret.size(), MSG_NOSIGNAL) < 0) return system_error("send");
         return Result<Fd>(std::move(link));
       }
-      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");  // EAGAIN: its queue is full
+      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");
+      // Its queue is full, perhaps of strangers. So may be this one's: no rank would get on if none emptied its own.
+      accept_guests(listener);
       (void)::poll(nullptr, 0, deadline_.left_ms(5));
     }
   }
@@ -135,11 +164,7 @@ class FdExchange {
     Secret said;
     auto const n = ::recv(guest.get(), said.data(), said.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
-    ucred user{};
-    socklen_t length = sizeof(user);
-    bool const ours = n == static_cast<ssize_t>(said.size()) && said == here.secret &&
-                      ::getsockopt(guest.get(), SOL_SOCKET, SO_PEERCRED, &user, &length) == 0 &&
-                      user.uid == ::geteuid();
+    bool const ours = n == static_cast<ssize_t>(said.size()) && said == here.secret;
     bool const sent = ours && send_fd(guest, mine);
     guest.close();
     return sent;
@@ -179,11 +204,18 @@ class FdExchange {
     auto const n = ::recvmsg(link.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Answer::none;
     const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
+    if (n == 1 && (message.msg_flags & MSG_CTRUNC) != 0 && rights == nullptr) return Answer::no_descriptor;
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
     into = Fd(fd);
     return Answer::taken;
+  }
+  Error failed(Error error, int peer) const noexcept {
+    error.phase = Phase::create;
+    error.rank = comm_.rank();
+    error.peer = peer;
+    return error;
   }
   Error absent(int rank) const noexcept {
     return Error{.code = Errc::missing_rank,
@@ -196,6 +228,9 @@ class FdExchange {
   const Communicator& comm_;
   std::span<const int> members_;
   Deadline deadline_;
+  std::vector<Guest> guests_;  // who has connected and has not said the secret yet
+  bool exhausted_ = false;     // somebody waits for whom there is no descriptor
+  bool was_exhausted_ = false;
 };
 
 }  // namespace mori_ep::comm

@@ -43,6 +43,9 @@ struct FrameHeader {
 //! @brief The most that a payload may have: an all-gather of more than a rank's metadata is a mistake.
 inline constexpr std::uint64_t kMostPayload = std::uint64_t{1} << 30;
 inline constexpr std::uint64_t kMostGreeting = std::uint64_t{1} << 20;  //!< of hello, table and refusal
+//! @brief The most that a peer's frames may hold here before somebody takes them. A rank is in one round at a time, so
+//!        one that keeps to the protocol stays far below.
+inline constexpr std::uint64_t kMostHeld = 2 * kMostPayload;
 
 //! @brief Appends numbers to bytes.
 class ByteWriter {
@@ -177,6 +180,7 @@ struct Hello {
 }
 
 //! @brief Where everybody listens, by rank, and the job's key.
+inline constexpr int kMostRanks = static_cast<int>((kMostGreeting - 20) / 24);  //!< that a table has room for
 struct Table {
   JobKey key{};
   std::vector<SocketAddress> addresses;
@@ -281,7 +285,7 @@ struct Refusal {
   return ranks;
 }
 
-//! @brief Takes whole frames from a stream of bytes.
+//! @brief Takes whole frames from a stream of bytes. What a header announces takes memory only when it arrives.
 class FrameReader {
  public:
   struct Frame {
@@ -290,13 +294,15 @@ class FrameReader {
   };
   //! @brief Adds what a socket gave; false when it is no stream of ours, for good.
   [[nodiscard]] bool add(std::span<const std::byte> bytes) {
+    if (!sound_) return false;
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-    while (sound_ && bytes_.size() - at_ >= FrameHeader::kBytes) {
+    while (bytes_.size() - at_ >= FrameHeader::kBytes) {
       auto const header = read_header(std::span<const std::byte>(bytes_).subspan(at_));
       sound_ = header.has_value();
       if (!sound_ || bytes_.size() - at_ - FrameHeader::kBytes < header->payload_bytes) break;
       auto const begin = bytes_.begin() + static_cast<std::ptrdiff_t>(at_ + FrameHeader::kBytes);
       frames_.push_back({*header, {begin, begin + static_cast<std::ptrdiff_t>(header->payload_bytes)}});
+      in_frames_ += cost(frames_.back());
       at_ += FrameHeader::kBytes + static_cast<std::size_t>(header->payload_bytes);
     }
     if (at_ == bytes_.size() || at_ > 65536) {
@@ -305,15 +311,42 @@ class FrameReader {
     }
     return sound_;
   }
-  //! @brief Frames in order; taken from the front by the caller.
-  [[nodiscard]] std::vector<Frame>& frames() noexcept { return frames_; }
-  [[nodiscard]] std::size_t buffered() const noexcept { return bytes_.size() - at_; }
+  //! @brief Whole frames that nobody has taken, in order.
+  [[nodiscard]] const std::vector<Frame>& frames() const noexcept { return frames_; }
+  //! @brief Shows every frame to `done`, in order, and drops those for which it says true.
+  template <class Done>
+  void take(Done&& done) {
+    std::size_t kept = 0;
+    for (Frame& frame : frames_) {
+      std::uint64_t const bytes = cost(frame);
+      if (done(static_cast<const Frame&>(frame))) {
+        in_frames_ -= bytes;
+        continue;
+      }
+      if (&frames_[kept] != &frame) frames_[kept] = std::move(frame);
+      ++kept;
+    }
+    frames_.resize(kept);
+  }
+  //! @brief The oldest frame, if there is one.
+  [[nodiscard]] std::optional<Frame> pop() {
+    if (frames_.empty()) return {};
+    in_frames_ -= cost(frames_.front());
+    Frame frame = std::move(frames_.front());
+    frames_.erase(frames_.begin());
+    return frame;
+  }
+  //! @brief Bytes of memory: of frames that nobody has taken, and of what is no frame yet.
+  [[nodiscard]] std::uint64_t held() const noexcept { return in_frames_ + (bytes_.size() - at_); }
 
  private:
+  static std::uint64_t cost(const Frame& frame) noexcept { return sizeof(Frame) + frame.payload.size(); }
+
   std::vector<std::byte> bytes_;
   std::size_t at_ = 0;
   bool sound_ = true;
   std::vector<Frame> frames_;
+  std::uint64_t in_frames_ = 0;
 };
 
 //! @brief A connection and what it has brought that nobody took yet.
@@ -322,6 +355,16 @@ struct Link {
   FrameReader reader;
 
   [[nodiscard]] bool open() const noexcept { return socket.open(); }
+};
+
+//! @brief Somebody who has connected and has not said yet who it is; perhaps a stranger.
+struct Guest {
+  explicit Guest(Fd socket) noexcept : link{std::move(socket), {}} {}
+  //! @brief It had the time that a rank's greeting takes to follow its connection: another may have its descriptor.
+  [[nodiscard]] bool silent_for_long() const noexcept { return patience.passed(); }
+
+  Link link;
+  Deadline patience{std::chrono::milliseconds(200)};
 };
 
 }  // namespace mori_ep::comm

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <fstream>
 #include <mutex>
-#include <random>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +13,7 @@
 
 #include <unistd.h>
 
+#include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/error.hpp"
 
 namespace mori_ep::comm {
@@ -49,8 +49,9 @@ struct Location {
     static std::mutex mutex;
     std::lock_guard const lock(mutex);
     if (by != ::getpid()) {
-      std::random_device device;
-      drawn = (std::uint64_t{device()} << 32) | device();
+      // Without the system's, a number that no other process of this host has.
+      if (!draw(std::as_writable_bytes(std::span(&drawn, 1))).ok())
+        drawn = hash(std::to_string(::getpid()), this_host());
       by = ::getpid();
     }
     return drawn;

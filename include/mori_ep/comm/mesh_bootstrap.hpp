@@ -30,9 +30,12 @@ namespace mori_ep::comm {
 //! call waits, and the system keeps what comes between calls.
 class MeshBootstrap final : public Bootstrap {
  public:
-  //! @brief `links[r]` is the connection to rank r (none to itself), non-blocking.
-  MeshBootstrap(int rank, std::vector<Link> links, std::chrono::nanoseconds timeout) : rank_(rank), timeout_(timeout) {
-    for (Link& link : links) peers_.push_back({std::move(link), {}});
+  //! @brief `links[r]` is the connection to rank r (none to itself), non-blocking. A peer that has sent more than
+  //!        `most_held` bytes before anybody took them is let go.
+  MeshBootstrap(int rank, std::vector<Link> links, std::chrono::nanoseconds timeout,
+                std::uint64_t most_held = kMostHeld)
+      : rank_(rank), timeout_(timeout), most_held_(most_held) {
+    for (Link& link : links) peers_.push_back({.link = std::move(link), .unsent = {}, .sent = 0});
   }
   [[nodiscard]] int rank() const noexcept override { return rank_; }
   [[nodiscard]] int world() const noexcept override { return static_cast<int>(peers_.size()); }
@@ -69,9 +72,14 @@ class MeshBootstrap final : public Bootstrap {
   }
 
  private:
+  static constexpr int kReadsAtOnce = 64;  // 4 MiB
+
   struct Peer {
     Link link;
     std::vector<std::byte> unsent;
+    std::size_t sent = 0;  //!< of `unsent`: bytes that are on their way
+
+    [[nodiscard]] bool all_sent() const noexcept { return sent == unsent.size(); }
   };
   struct Round {
     std::span<const int> members;
@@ -97,21 +105,27 @@ class MeshBootstrap final : public Bootstrap {
       move(to);
     }
   }
-  //! Sends and receives what goes without waiting; a connection that is gone is closed.
-  static void move(Peer& p) {
-    while (p.link.open() && !p.unsent.empty()) {
-      auto const n = ::send(p.link.socket.get(), p.unsent.data(), p.unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  //! Sends and receives what goes without waiting; a connection that is gone is closed. A peer that never ends sending
+  //! keeps nobody here, and is let go when it has sent more than anybody may hold.
+  void move(Peer& p) const {
+    while (p.link.open() && !p.all_sent()) {
+      auto const n =
+          ::send(p.link.socket.get(), p.unsent.data() + p.sent, p.unsent.size() - p.sent, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (n < 0) break;  // what it sent before it ended can still be read
-      p.unsent.erase(p.unsent.begin(), p.unsent.begin() + n);
+      p.sent = n < 0 ? p.unsent.size() : p.sent + static_cast<std::size_t>(n);  // n < 0: nobody will ever read it
+    }
+    if (p.all_sent()) {
+      p.unsent.clear();
+      p.sent = 0;
     }
     std::byte buffer[65536];
-    while (p.link.open()) {
+    for (int reads = 0; p.link.open() && reads < kReadsAtOnce; ++reads) {
       auto const n = ::recv(p.link.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-      if (n <= 0 || !p.link.reader.add({buffer, static_cast<std::size_t>(n)})) p.link.socket.close();
+      if (n <= 0 || !p.link.reader.add({buffer, static_cast<std::size_t>(n)}) || p.link.reader.held() > most_held_)
+        p.link.socket.close();
     }
   }
 
@@ -126,7 +140,7 @@ class MeshBootstrap final : public Bootstrap {
       for (int member : round.members) {
         if (member == rank_) continue;
         move(peer(member));
-        sent = sent && (peer(member).unsent.empty() || !peer(member).link.open());
+        sent = sent && (peer(member).all_sent() || !peer(member).link.open());
       }
       std::vector<int> gone;
       for (auto at = absent.begin(); at != absent.end();) {
@@ -141,7 +155,7 @@ class MeshBootstrap final : public Bootstrap {
       if (!gone.empty()) return give_up(round, gone);
       if (!first && round.deadline.passed()) {
         for (int member : round.members)
-          if (absent.empty() && member != rank_ && !peer(member).unsent.empty()) return give_up(round, {member});
+          if (absent.empty() && member != rank_ && !peer(member).all_sent()) return give_up(round, {member});
         return give_up(round, absent);
       }
       wait(round);
@@ -157,23 +171,23 @@ class MeshBootstrap final : public Bootstrap {
   template <class Take>
   Found look(Peer& p, const Round& round, FrameKind kind, Take&& take) {
     Found found;
-    auto& frames = p.link.reader.frames();
-    for (auto f = frames.begin(); f != frames.end() && !found.there && !found.broken;) {
-      const FrameHeader& h = f->header;
+    p.link.reader.take([&](const FrameReader::Frame& frame) {
+      if (found.there || found.broken) return false;
+      const FrameHeader& h = frame.header;
       bool const ours = h.group == round.group && h.kind >= FrameKind::data;
-      bool const old = h.kind < FrameKind::data || (ours && h.round < round.number);
       if (ours && h.round == round.number && h.kind == kind) {
-        take(f->payload);
-        found.there = true;
-      } else if (ours && h.round >= round.number && h.kind == FrameKind::broken) {
+        take(frame.payload);
+        return found.there = true;
+      }
+      if (ours && h.round >= round.number && h.kind == FrameKind::broken) {
         found.broken = true;
-        if (auto by = read_broken(f->payload, world())) found.by = std::move(*by);
+        if (auto by = read_broken(frame.payload, world())) found.by = std::move(*by);
       } else if (ours && h.round > round.number) {
         found.broken = true;
         found.by = {rank_};
       }
-      f = found.there || old ? frames.erase(f) : f + 1;
-    }
+      return h.kind < FrameKind::data || (ours && h.round < round.number);
+    });
     return found;
   }
 
@@ -204,7 +218,7 @@ class MeshBootstrap final : public Bootstrap {
       const Peer& p = peer(member);
       if (member != rank_ && p.link.open())
         ready.push_back({.fd = p.link.socket.get(),
-                         .events = static_cast<short>(p.unsent.empty() ? POLLIN : POLLIN | POLLOUT),
+                         .events = static_cast<short>(p.all_sent() ? POLLIN : POLLIN | POLLOUT),
                          .revents = 0});
     }
     (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), round.deadline.left_ms());
@@ -212,6 +226,7 @@ class MeshBootstrap final : public Bootstrap {
 
   int rank_;
   std::chrono::nanoseconds timeout_;
+  std::uint64_t most_held_;
   std::mutex mutex_;
   std::vector<Peer> peers_;
   std::map<std::uint64_t, std::uint64_t> rounds_;  // by group: the last that this rank came to

@@ -60,7 +60,7 @@ class Deadline {
  public:
   explicit Deadline(std::chrono::nanoseconds timeout) noexcept
       : at_(std::chrono::steady_clock::now() +
-            std::min(timeout, std::chrono::nanoseconds(std::chrono::hours(24 * 11)))) {}
+            std::clamp<std::chrono::nanoseconds>(timeout, std::chrono::nanoseconds(0), std::chrono::hours(24 * 11))) {}
   [[nodiscard]] bool passed() const noexcept { return std::chrono::steady_clock::now() >= at_; }
   [[nodiscard]] std::chrono::nanoseconds left() const noexcept {
     return std::max(at_ - std::chrono::steady_clock::now(), std::chrono::nanoseconds(0));
@@ -80,6 +80,39 @@ class Deadline {
   return Error{.code = Errc::system_error, .field = call, .value = number, .hint = hint}.with_text(
       ::strerror_r(number, reason, sizeof(reason)));
 }
+
+//! @brief "host:port" or "[v6 address]:port" taken apart. Asks nobody.
+struct HostAndPort {
+  std::string host;
+  std::uint16_t port = 0;
+
+  static Error bad(std::string_view text, const char* hint) noexcept {
+    return Error{.code = Errc::invalid_argument, .field = "address", .hint = hint}.with_text(text);
+  }
+  static Result<HostAndPort> parse(std::string_view text) {
+    std::string_view host, port;
+    if (!text.empty() && text.front() == '[') {
+      auto const end = text.find(']');
+      if (end == std::string_view::npos || end + 1 >= text.size() || text[end + 1] != ':')
+        return bad(text, "Give host:port, or [IPv6 address]:port.");
+      host = text.substr(1, end - 1);
+      port = text.substr(end + 2);
+    } else {
+      auto const colon = text.rfind(':');
+      if (colon == std::string_view::npos || text.find(':') != colon)
+        return bad(text, "Give host:port, or [IPv6 address]:port.");
+      host = text.substr(0, colon);
+      port = text.substr(colon + 1);
+    }
+    unsigned number = 0;
+    auto const [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+    if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535 || host.empty())
+      return bad(text, "Give host:port, or [IPv6 address]:port; a port is 1 to 65535.");
+    for (char const c : host)  // a zero byte would end the name for the resolver, but not for who reads it
+      if (c <= ' ' || c == '\x7f') return bad(text, "A host's name has no blanks and no control characters.");
+    return HostAndPort{std::string(host), static_cast<std::uint16_t>(number)};
+  }
+};
 
 //! @brief An IPv4 or IPv6 address with a port.
 class SocketAddress {
@@ -115,31 +148,12 @@ class SocketAddress {
   }
   //! @brief "host:port" or "[v6 address]:port", the host a name or an address. Asks the resolver for names.
   static Result<std::vector<SocketAddress>> parse(std::string_view text) {
-    auto const bad = [&](const char* hint) {
-      return Error{.code = Errc::invalid_argument, .field = "address", .hint = hint}.with_text(text);
-    };
-    std::string_view host, port;
-    if (!text.empty() && text.front() == '[') {
-      auto const end = text.find(']');
-      if (end == std::string_view::npos || end + 1 >= text.size() || text[end + 1] != ':')
-        return bad("Give host:port, or [IPv6 address]:port.");
-      host = text.substr(1, end - 1);
-      port = text.substr(end + 2);
-    } else {
-      auto const colon = text.rfind(':');
-      if (colon == std::string_view::npos || text.find(':') != colon)
-        return bad("Give host:port, or [IPv6 address]:port.");
-      host = text.substr(0, colon);
-      port = text.substr(colon + 1);
-    }
-    unsigned number = 0;
-    auto const [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-    if (error != std::errc() || end != port.data() + port.size() || number < 1 || number > 65535 || host.empty())
-      return bad("Give host:port, or [IPv6 address]:port; a port is 1 to 65535.");
+    auto const place = HostAndPort::parse(text);
+    if (!place.ok()) return place.status();
     addrinfo wanted{}, *found = nullptr;
     wanted.ai_socktype = SOCK_STREAM;
-    if (::getaddrinfo(std::string(host).c_str(), std::string(port).c_str(), &wanted, &found) != 0)
-      return bad("The host's name has no address. Check the name, or give an address.");
+    if (::getaddrinfo(place->host.c_str(), std::to_string(place->port).c_str(), &wanted, &found) != 0)
+      return HostAndPort::bad(text, "The host's name has no address. Check the name, or give an address.");
     std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> const owner(found, &::freeaddrinfo);
     std::vector<SocketAddress> out;
     for (addrinfo* a = found; a != nullptr; a = a->ai_next) out.emplace_back(a->ai_addr, a->ai_addrlen);
@@ -166,6 +180,15 @@ class SocketAddress {
   }
   [[nodiscard]] SocketAddress with_port(std::uint16_t port) const noexcept {
     return from(family(), bytes().data(), port, scope());
+  }
+  //! @brief This address as a host sees it that has `near` on the same link: only there does a link-local address's
+  //!        interface have that number.
+  [[nodiscard]] SocketAddress seen_beside(const SocketAddress& near) const noexcept {
+    bool const local = family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&as<sockaddr_in6>()->sin6_addr);
+    return local && near.scope() != 0 ? from(family(), bytes().data(), port(), near.scope()) : *this;
+  }
+  friend bool operator==(const SocketAddress& a, const SocketAddress& b) noexcept {
+    return a.family() == b.family() && a.port() == b.port() && a.scope() == b.scope() && a.bytes() == b.bytes();
   }
   [[nodiscard]] std::string text() const {
     char host[64] = "?", port[8] = "?";
@@ -234,9 +257,21 @@ class SocketAddress {
   return socket;
 }
 
-//! @brief Accepts a connection if one waits; not open when none does.
-[[nodiscard]] inline Fd accept_one(const Fd& listener) noexcept {
-  return Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+//! @brief A connection that waited, if one did. `exhausted`: one waits, but there is no descriptor for it.
+struct Accepted {
+  Fd socket;
+  bool exhausted = false;
+};
+[[nodiscard]] inline Accepted accept_one(const Fd& listener) noexcept {
+  for (;;) {
+    Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.open()) return {std::move(socket), false};
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    return {Fd(), errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM};
+  }
+}
+[[nodiscard]] inline Error accept_error() noexcept {
+  return system_error("accept", EMFILE, "There are not enough file descriptors for all ranks: raise ulimit -n.");
 }
 
 inline void send_at_once(const Fd& socket) noexcept {
@@ -244,8 +279,12 @@ inline void send_at_once(const Fd& socket) noexcept {
   (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+//! @brief While nobody listens at an address: may somebody come yet, or is who listened there gone?
+enum class WhenRefused { try_again, give_up };
+
 //! @brief Connects by the deadline. While nobody listens there yet, or the way is down, it tries again.
-[[nodiscard]] inline Result<Fd> connect_to(const SocketAddress& address, const Deadline& deadline) noexcept {
+[[nodiscard]] inline Result<Fd> connect_to(const SocketAddress& address, const Deadline& deadline,
+                                           WhenRefused when_refused = WhenRefused::try_again) noexcept {
   for (int wait_ms = 1;; wait_ms = std::min(2 * wait_ms, 50)) {
     auto socket = stream_socket(address.family());
     if (!socket.ok()) return socket;
@@ -262,13 +301,23 @@ inline void send_at_once(const Fd& socket) noexcept {
       }
     }
     if (failed == 0) {
-      send_at_once(*socket);
-      return socket;
+      // A socket whose own port the system chose to be the one it connects to has met itself, and keeps whoever is to
+      // listen there from it: also afterwards, if it did not end at once.
+      auto const here = SocketAddress::of(*socket);
+      if (!here.ok() || !(*here == address)) {
+        send_at_once(*socket);
+        return socket;
+      }
+      linger const at_once{.l_onoff = 1, .l_linger = 0};
+      (void)::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+      failed = ECONNREFUSED;
     }
-    bool const may_pass = failed == ECONNREFUSED || failed == ECONNRESET || failed == EHOSTUNREACH ||
-                          failed == ENETUNREACH || failed == EINTR || failed == EAGAIN;
+    bool const may_pass = (failed == ECONNREFUSED && when_refused == WhenRefused::try_again) || failed == ECONNRESET ||
+                          failed == EHOSTUNREACH || failed == ENETUNREACH || failed == EINTR || failed == EAGAIN ||
+                          failed == EADDRNOTAVAIL;  // the last: for now, all ports of this side are in use
     if (!may_pass || deadline.passed())
       return system_error("connect", failed, "Is the other side up, and is its port reachable from here?");
+    socket->close();
     (void)::poll(nullptr, 0, deadline.left_ms(wait_ms));
   }
 }

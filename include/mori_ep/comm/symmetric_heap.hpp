@@ -82,8 +82,8 @@ class SymmetricHeap {
  public:
   //! @brief Collective among `members` (ascending ranks, this one among them): exchanges the arenas. All are on this
   //!        host, and an arena is shareable where a member is in another process. What is asked of a rank that is no
-  //!        member is this rank's own. Errors: as Communicator's calls; out_of_memory when a peer's arena cannot be
-  //!        mapped.
+  //!        member is this rank's own. Errors, of one member and then of all: as Communicator's calls; out_of_memory
+  //!        when a peer's arena cannot be mapped; system_error when memory cannot be passed.
   static Result<SymmetricHeap> join(const Communicator& comm, std::span<const int> members,
                                     std::shared_ptr<Arena<Exec>> mine) noexcept {
     SymmetricHeap heap;
@@ -97,32 +97,28 @@ class SymmetricHeap {
     std::vector<Fd> descriptors(members.size());
     bool apart = false;
     for (int r : members) apart = apart || !comm.in_process(r);
+    Status here;
     if (apart) {
       auto got = FdExchange(comm, members).run(mine->shared_as());
-      if (!got.ok()) return got.status();
-      descriptors = std::move(*got);
+      here = got.status();
+      if (got.ok()) descriptors = std::move(*got);
     }
-    Status mapped;
     heap.arenas_.assign(static_cast<std::size_t>(comm.world()), mine);
-    for (std::size_t i = 0; i < members.size(); ++i) {
+    for (std::size_t i = 0; i < members.size() && here.ok(); ++i) {
       int const r = members[i];
       auto& arena = heap.arenas_[static_cast<std::size_t>(r)];
       if (r != comm.rank())
         arena = comm.in_process(r) ? *entries[i].address
                                    : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
-      if (arena->data() == nullptr && mapped.ok())
-        mapped = Error{.code = Errc::out_of_memory,
-                       .phase = Phase::create,
-                       .rank = comm.rank(),
-                       .peer = r,
-                       .field = "bytes of a peer's arena",
-                       .value = static_cast<std::int64_t>(entries[i].bytes),
-                       .hint = "It cannot be mapped here: raise this process's address space limit (ulimit -v)."};
+      if (arena->data() == nullptr) here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
-    if (Status s = comm.all_gather(members, nullptr, nullptr, 0); !s.ok())
-      return s;  // the addresses above are of stack objects
+    // Also a barrier: the addresses above are of stack objects.
+    Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
+    std::vector<Outcome> outcomes(members.size());
+    Status const met = comm.all_gather(members, &outcome, outcomes.data(), sizeof(outcome));
     mine->shared_as().close();
-    if (!mapped.ok()) return mapped;
+    if (Status s = judge(outcomes, members, here, comm.rank()); !s.ok()) return s;
+    if (!met.ok()) return met;
     heap.mine_ = std::move(mine);
     return Result<SymmetricHeap>(std::move(heap));
   }
@@ -147,6 +143,45 @@ class SymmetricHeap {
     std::vector<std::shared_ptr<Arena<Exec>>> arenas;
     Abandoned* next;
   };
+  //! What a rank's part of the join came to. Plain data.
+  struct Outcome {
+    Errc code = Errc::ok;
+    std::int32_t peer = -1;
+    std::int64_t value = 0;
+  };
+  static Error cannot_map(int rank, int peer, std::int64_t bytes) noexcept {
+    return {.code = Errc::out_of_memory,
+            .phase = Phase::create,
+            .rank = rank,
+            .peer = peer,
+            .field = "bytes of a peer's arena",
+            .value = bytes,
+            .hint = "It cannot be mapped there: raise that process's address space limit (ulimit -v)."};
+  }
+  //! The error of the lowest rank that failed by itself, before those that failed because a peer did.
+  static Status judge(const std::vector<Outcome>& outcomes, std::span<const int> members, const Status& here,
+                      int me) noexcept {
+    std::size_t first = outcomes.size();
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
+      Errc const code = outcomes[i].code;
+      if (code == Errc::ok || (code == Errc::missing_rank && first < outcomes.size())) continue;
+      first = i;
+      if (code != Errc::missing_rank) break;
+    }
+    if (first == outcomes.size() || members[first] == me) return here;
+    const Outcome& of = outcomes[first];
+    int const rank = members[first];
+    if (of.code == Errc::out_of_memory) return cannot_map(rank, of.peer, of.value);
+    if (of.code == Errc::missing_rank && !here.ok()) return here;
+    return Error{.code = of.code,
+                 .phase = Phase::create,
+                 .rank = rank,
+                 .peer = of.peer,
+                 .field = "call that passes memory",
+                 .value = of.value,
+                 .hint = "That rank cannot exchange memory with the peer; its own error names the call."};
+  }
+
   static inline std::atomic<Abandoned*> abandoned_{nullptr};
 
   std::shared_ptr<Arena<Exec>> mine_;

@@ -22,6 +22,25 @@ namespace mori_ep::comm {
   return TcpJoin(0, world, options.timeout).as_root(std::move(root));
 }
 
+namespace detail {
+//! A guest's join by what it was given for an id.
+[[nodiscard]] inline Result<std::shared_ptr<Bootstrap>> join_by_id(const UniqueId& id, TcpJoin&& join, int rank) {
+  auto const content = read_unique_id(id);
+  if (!content)
+    return Error{.code = Errc::invalid_argument,
+                 .phase = Phase::join,
+                 .rank = rank,
+                 .field = "unique id",
+                 .hint = "These bytes are no id: carry all 128 of what get_unique_id() gave to rank 0."}
+        .with_text("other bytes");
+  if (content->version != kBootstrapVersion)
+    return Refusal{
+        .reason = Refusal::Reason::version, .value = kBootstrapVersion, .limit = content->version, .missing = {}}
+        .error(rank);
+  return join.as_guest(content->root, content->key);
+}
+}  // namespace detail
+
 //! @brief The other ranks' side. Errors besides: protocol_mismatch (bytes that are no id, an id of another job, another
 //!        version), config_mismatch (another world, a rank that has joined already), each naming what it is.
 [[nodiscard]] inline Result<std::shared_ptr<Bootstrap>> join_tcp(const UniqueId& id, int rank, int world,
@@ -34,22 +53,7 @@ namespace mori_ep::comm {
                  .value = 0,
                  .limit = 1,
                  .hint = "Rank 0 joins with the root that get_unique_id() gave it."};
-  ByteReader in(id.bytes);
-  bool const ours = in.take<std::uint32_t>() == FrameHeader::kMagic;
-  auto const version = in.take<std::uint32_t>();
-  auto const key = in.take_bytes<16>();
-  auto const root = take_address(in);
-  if (ours && version != kBootstrapVersion)
-    return Refusal{.reason = Refusal::Reason::version, .value = kBootstrapVersion, .limit = version, .missing = {}}
-        .error(rank);
-  if (!ours || !root)
-    return Error{.code = Errc::invalid_argument,
-                 .phase = Phase::join,
-                 .rank = rank,
-                 .field = "unique id",
-                 .hint = "These bytes are no id: carry all 128 of what get_unique_id() gave to rank 0."}
-        .with_text("other bytes");
-  return TcpJoin(rank, world, options.timeout).as_guest(*root, key);
+  return detail::join_by_id(id, TcpJoin(rank, world, options.timeout), rank);
 }
 
 //! @brief All ranks, by an address of rank 0's host and a port that is free there: "host:port" or "[IPv6]:port". For

@@ -9,14 +9,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
-#include <random>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "mori_ep/comm/frame.hpp"
 #include "mori_ep/comm/mesh_bootstrap.hpp"
+#include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
 namespace mori_ep::comm {
@@ -26,7 +28,28 @@ namespace mori_ep::comm {
 struct UniqueId {
   static constexpr std::size_t kBytes = 128;
   std::array<std::byte, kBytes> bytes{};
+  friend bool operator==(const UniqueId&, const UniqueId&) = default;
 };
+
+//! @brief What a unique id says. Its version has its place in every version's.
+struct UniqueIdContent {
+  std::uint32_t version = 0;
+  JobKey key{};
+  SocketAddress root;
+};
+//! @brief Nothing when the bytes are no id; of another version's, only that is known.
+[[nodiscard]] inline std::optional<UniqueIdContent> read_unique_id(const UniqueId& id) noexcept {
+  ByteReader in(id.bytes);
+  if (in.take<std::uint32_t>() != FrameHeader::kMagic) return {};
+  UniqueIdContent content;
+  content.version = in.take<std::uint32_t>();
+  if (content.version != kBootstrapVersion) return content;
+  content.key = in.take_bytes<16>();
+  auto const root = take_address(in);
+  if (!root) return {};
+  content.root = *root;
+  return content;
+}
 
 struct TcpOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(300);  //!< of the join, then of each collective call
@@ -65,9 +88,9 @@ class TcpRoot {
 
   //! @brief Does anything listen where the id says?
   [[nodiscard]] static bool answers(const UniqueId& id) noexcept {
-    ByteReader in(std::span<const std::byte>(id.bytes).subspan(kAddressAt));
-    auto const address = take_address(in);
-    return address && connect_to(*address, Deadline(std::chrono::milliseconds(250))).ok();
+    auto const content = read_unique_id(id);
+    return content && content->version == kBootstrapVersion &&
+           connect_to(content->root, Deadline(std::chrono::milliseconds(250)), WhenRefused::give_up).ok();
   }
   [[nodiscard]] UniqueId id() const {
     ByteWriter out;
@@ -80,7 +103,6 @@ class TcpRoot {
   }
 
  private:
-  static constexpr std::size_t kAddressAt = 24;  // behind magic, version and key
   friend class TcpJoin;
   static Result<TcpRoot> open_at(const SocketAddress& address) {
     TcpRoot root;
@@ -90,8 +112,7 @@ class TcpRoot {
     if (!bound.ok()) return bound.status();
     root.listener_ = std::move(*listener);
     root.address_ = *bound;
-    std::random_device device;
-    for (std::byte& b : root.key_) b = static_cast<std::byte>(device() & 0xffu);
+    if (Status s = draw(root.key_); !s.ok()) return s;
     root.asks_ = root.key_;
     return Result<TcpRoot>(std::move(root));
   }
@@ -107,8 +128,13 @@ class TcpJoin {
  public:
   using Joined = Result<std::shared_ptr<Bootstrap>>;
 
-  TcpJoin(int rank, int world, std::chrono::nanoseconds timeout)
-      : rank_(rank), world_(world), timeout_(timeout), deadline_(timeout), links_(static_cast<std::size_t>(world)) {}
+  //! @brief `timeout` of the calls after the join, and of the join where it has no `deadline` of its own.
+  TcpJoin(int rank, int world, std::chrono::nanoseconds timeout, std::optional<Deadline> deadline = {})
+      : rank_(rank),
+        world_(world),
+        timeout_(timeout),
+        deadline_(deadline.value_or(Deadline(timeout))),
+        links_(static_cast<std::size_t>(world)) {}
 
   [[nodiscard]] static Status check(int rank, int world) noexcept {
     if (world < 1)
@@ -118,6 +144,13 @@ class TcpJoin {
                    .value = world,
                    .limit = 1,
                    .hint = "A world has at least one rank."};
+    if (world > kMostRanks)
+      return Error{.code = Errc::invalid_argument,
+                   .phase = Phase::join,
+                   .field = "world",
+                   .value = world,
+                   .limit = kMostRanks,
+                   .hint = "Rank 0's answer has no room for more ranks."};
     if (rank < 0 || rank >= world)
       return Error{.code = Errc::invalid_argument,
                    .phase = Phase::join,
@@ -128,6 +161,12 @@ class TcpJoin {
     return {};
   }
 
+  //! @brief While it waits for rank 0's answer: true of `moved` says that rank 0 is elsewhere, and ends the wait.
+  TcpJoin&& unless(std::function<bool()> moved) && {
+    moved_ = std::move(moved);
+    return std::move(*this);
+  }
+
   //! @brief Rank 0: waits for all others, and tells them of each other.
   Joined as_root(TcpRoot root) {
     Table table{.key = root.key_, .addresses = {}};
@@ -136,7 +175,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed()) return refuse_all();
       accept_guests(root.listener_);
-      for (Link& guest : guests_) {
+      for (auto& [guest, patience] : guests_) {
         auto const hello = greeting(guest);
         if (!hello) continue;
         if (Status s = admit(*hello, root); !s.ok()) {
@@ -150,12 +189,12 @@ class TcpJoin {
       }
       // A rank that has ended since frees its place; one that is started again may take it.
       for (std::size_t r = 1; r < links_.size(); ++r)
-        if (links_[r].open() && ended(links_[r])) {
+        if (links_[r].open() && !waits(links_[r])) {
           links_[r].socket.close();
           ++absent;
         }
       forget_closed();
-      if (absent > 0) wait(&root.listener_, true);
+      if (absent > 0) wait(root.listener_, true);
     }
     auto const bytes = write_table(table);
     for (std::size_t r = 1; r < links_.size(); ++r)
@@ -188,8 +227,10 @@ class TcpJoin {
     hello.key = table->key;
     auto const greet = write_hello(hello);
     for (int r = 1; r < rank_; ++r) {
-      auto socket = connect_to(table->addresses[static_cast<std::size_t>(r)], deadline_);
-      if (!socket.ok()) return lost(r);
+      // It listened before it greeted rank 0: where it refuses, its process has ended.
+      auto socket =
+          connect_to(table->addresses[static_cast<std::size_t>(r)].seen_beside(*here), deadline_, WhenRefused::give_up);
+      if (!socket.ok()) return unreachable(r, socket.error());
       Link& link = links_[static_cast<std::size_t>(r)];
       link.socket = std::move(*socket);
       if (!send_all(link, greet)) return lost(r);
@@ -198,7 +239,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed() || ended(links_[0])) return without_those_above();
       accept_guests(*listener);
-      for (Link& guest : guests_) {
+      for (auto& [guest, patience] : guests_) {
         auto const from = greeting(guest);
         if (!from) continue;
         auto const r = static_cast<std::size_t>(from->rank);
@@ -212,13 +253,14 @@ class TcpJoin {
         --absent;
       }
       forget_closed();
-      if (absent > 0) wait(&*listener, false);
+      if (absent > 0) wait(*listener, false);
     }
     return meet();
   }
 
  private:
-  static constexpr std::size_t kMostGuests = 4096;
+  static constexpr std::size_t kMostGuests = 4096, kMostRefused = 64;
+  static constexpr int kAcceptedAtOnce = 64;
 
   Joined at_join(Error error) const {
     error.phase = Phase::join;
@@ -228,18 +270,33 @@ class TcpJoin {
   Joined lost(int peer) const {
     return at_join({.code = Errc::missing_rank, .peer = peer, .hint = "Its process has ended, or refuses this one."});
   }
+  Joined unreachable(int peer, Error error) const {
+    if (error.value == ECONNREFUSED || error.value == ECONNRESET) return lost(peer);
+    error.peer = peer;
+    return at_join(error);
+  }
 
+  //! Some of those that wait, so that they can say who they are before more come. Where there is no room, or no
+  //! descriptor, the guest that has said nothing for longest gives way once it had its time.
   void accept_guests(const Fd& listener) {
-    while (guests_.size() < kMostGuests) {
-      Fd socket = accept_one(listener);
-      if (!socket.open()) return;
-      send_at_once(socket);
-      guests_.push_back({std::move(socket), {}});
+    for (int i = 0; i < kAcceptedAtOnce; ++i) {
+      Accepted next = accept_one(listener);
+      exhausted_ = next.exhausted;
+      if (next.exhausted && !refused_.empty()) {
+        refused_.erase(refused_.begin());
+        next = accept_one(listener);
+      } else if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
+        guests_.erase(guests_.begin());
+        next = accept_one(listener);
+      }
+      if (!next.socket.open()) return;
+      send_at_once(next.socket);
+      guests_.emplace_back(std::move(next.socket));
+      if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
     }
-    guests_.erase(guests_.begin());  // the one that has said nothing for longest
   }
   void forget_closed() {
-    std::erase_if(guests_, [](const Link& g) { return !g.open(); });
+    std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
   }
   //! The guest's hello once it is there. Whoever says anything else is a stranger: closed.
   std::optional<Hello> greeting(Link& guest) {
@@ -248,13 +305,12 @@ class TcpJoin {
       auto const n = ::recv(guest.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return {};
       if (n <= 0 || !guest.reader.add({buffer, static_cast<std::size_t>(n)}) ||
-          guest.reader.buffered() > 2 * sizeof(buffer))
+          (guest.reader.frames().empty() && guest.reader.held() > sizeof(buffer)))
         guest.socket.close();
     }
     if (!guest.open()) return {};
-    auto& frames = guest.reader.frames();
-    auto hello = frames.front().header.kind == FrameKind::hello ? read_hello(frames.front().payload) : std::nullopt;
-    frames.erase(frames.begin());
+    auto const first = guest.reader.pop();
+    auto hello = first->header.kind == FrameKind::hello ? read_hello(first->payload) : std::nullopt;
     if (!hello) guest.socket.close();
     return hello;
   }
@@ -275,7 +331,9 @@ class TcpJoin {
   void send_off(Link& guest, const Refusal& refusal) {
     (void)send_all(guest, write_refusal(refusal));
     (void)::shutdown(guest.socket.get(), SHUT_WR);
-    refused_.push_back(std::move(guest.socket));
+    std::erase_if(refused_, [](const Link& l) { return ended(l); });
+    refused_.push_back({std::move(guest.socket), {}});
+    if (refused_.size() > kMostRefused) refused_.erase(refused_.begin());
   }
   Joined refuse_all() {
     Refusal refusal{.reason = Refusal::Reason::missing, .missing = {}};
@@ -284,9 +342,10 @@ class TcpJoin {
     auto const bytes = write_refusal(refusal);
     for (const Link& link : links_)
       if (link.open()) (void)send_all(link, bytes);
-    return at_join(refusal.error(rank_));
+    return at_join(exhausted_ ? accept_error() : refusal.error(rank_));
   }
   Joined without_those_above() const {
+    if (exhausted_) return at_join(accept_error());
     std::vector<int> absent;
     for (int r = rank_ + 1; r < world_; ++r)
       if (!links_[static_cast<std::size_t>(r)].open()) absent.push_back(r);
@@ -302,6 +361,7 @@ class TcpJoin {
     FrameReader& reader = links_[0].reader;
     std::byte buffer[4096];
     while (reader.frames().empty()) {
+      if (moved_ && moved_()) return lost(0).status();
       auto const n = ::recv(links_[0].socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
       if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
         if (patience.passed())
@@ -310,19 +370,20 @@ class TcpJoin {
                           .hint = "Rank 0 does not answer: it, or ranks it waits for, have not come in time."})
               .status();
         pollfd ready{.fd = links_[0].socket.get(), .events = POLLIN, .revents = 0};
-        (void)::poll(&ready, 1, patience.left_ms());
+        (void)::poll(&ready, 1, patience.left_ms(moved_ ? 100 : 1000));
         continue;
       }
       if (n <= 0) return lost(0).status();
-      if (!reader.add({buffer, static_cast<std::size_t>(n)}))
-        return at_join({.code = Errc::protocol_mismatch,
-                        .peer = 0,
-                        .field = "answer",
-                        .hint = "What listens there is no rank 0 of mori_ep. Check the address."})
+      if (!reader.add({buffer, static_cast<std::size_t>(n)}) ||
+          (reader.frames().empty() && reader.held() > FrameHeader::kBytes + kMostGreeting))
+        return at_join(Error{.code = Errc::protocol_mismatch,
+                             .peer = 0,
+                             .field = "answer",
+                             .hint = "What listens there is no rank 0 of mori_ep. Check the address."}
+                           .with_text("other bytes"))
             .status();
     }
-    FrameReader::Frame const answer = std::move(reader.frames().front());
-    reader.frames().erase(reader.frames().begin());
+    FrameReader::Frame const answer = *reader.pop();
     if (answer.header.kind == FrameKind::refusal)
       if (auto const refusal = read_refusal(answer.payload)) return refusal->error(rank_);
     auto table = answer.header.kind == FrameKind::table ? read_table(answer.payload) : std::nullopt;
@@ -333,6 +394,12 @@ class TcpJoin {
     return *table;
   }
 
+  //! A guest that has been let in says nothing before it has the table.
+  static bool waits(const Link& link) noexcept {
+    std::byte one;
+    auto const n = ::recv(link.socket.get(), &one, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+  }
   static bool ended(const Link& link) noexcept {
     std::byte one;
     auto const n = ::recv(link.socket.get(), &one, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -353,12 +420,14 @@ class TcpJoin {
     }
     return true;
   }
-  void wait(const Fd* listener, bool links_too) const {
-    std::vector<pollfd> ready{{.fd = listener->get(), .events = POLLIN, .revents = 0}};
-    for (const Link& g : guests_) ready.push_back({.fd = g.socket.get(), .events = POLLIN, .revents = 0});
+  void wait(const Fd& listener, bool links_too) const {
+    std::vector<pollfd> ready;
+    // Who waits without a descriptor would end every wait at once.
+    if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
+    for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
     for (const Link& link : links_)
       if (link.open() && links_too) ready.push_back({.fd = link.socket.get(), .events = POLLIN, .revents = 0});
-    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms());
+    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
   }
 
   //! All connections are there on this side; the first round says that they are on every side.
@@ -372,8 +441,10 @@ class TcpJoin {
   std::chrono::nanoseconds timeout_;
   Deadline deadline_;
   std::vector<Link> links_;
-  std::vector<Link> guests_;  // who has connected and has not said yet who it is; perhaps strangers
-  std::vector<Fd> refused_;
+  std::vector<Guest> guests_;
+  std::vector<Link> refused_;  // told why not, and perhaps about to read it
+  bool exhausted_ = false;     // somebody waits for whom there is no descriptor
+  std::function<bool()> moved_;
   Refusal refusal_;
 };
 
