@@ -101,7 +101,8 @@ Result<Lifelines> Lifelines::join(const Communicator& comm) {
   Fd const watched(ends[0]);
   Lifelines lines;
   lines.held_ = Fd(ends[1]);
-  auto got = mori_ep::comm::FdExchange(comm).run(watched);
+  std::vector<int> const everyone = mori_ep::comm::all_ranks(comm.world());
+  auto got = mori_ep::comm::FdExchange(comm, everyone).run(watched);
   if (!got.ok()) return got.status();
   lines.of_rank_ = std::move(*got);
   return Result<Lifelines>(std::move(lines));
@@ -125,7 +126,7 @@ ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t 
   auto arena = std::make_shared<Arena<Host>>(boards * sizeof(MeetingBoard), mori_ep::comm::Place::board, true);
   if (arena->data() == nullptr) throw std::bad_alloc();
   for (std::size_t i = 0; i < boards; ++i) new (arena->data() + i * sizeof(MeetingBoard)) MeetingBoard;
-  heap_ = required(SymmetricHeap<Host>::join(comm_, std::move(arena)));
+  heap_ = required(SymmetricHeap<Host>::join(comm_, mori_ep::comm::all_ranks(comm_.world()), std::move(arena)));
   together_ = std::make_unique<Meeting>(meeting_at(0));
 }
 
