@@ -74,7 +74,7 @@ class ProcessWorld {
       if (pids_.front() > 0) continue;
       in_child() = true;
       // A fork has the socket that rank 0 listens at, too: while it were open, nobody would see that rank 0 is gone.
-      if (rank != 0) root = Error{.code = Errc::invalid_argument};
+      if (rank != 0) (void)(root = Error{.code = Errc::invalid_argument});
       Outcome& outcome = outcomes_[static_cast<std::size_t>(rank)];
       try {
         auto const joined = [&]() -> Result<comm::Communicator> {

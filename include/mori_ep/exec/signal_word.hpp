@@ -44,9 +44,13 @@ struct WaitResult {
 struct WaitLimits {
   std::int64_t timeout_ns = 0;            //!< from the launch's start or its first wait, on the machine's own clock
   const std::uint32_t* failed = nullptr;  //!< this rank's fault flag: nonzero ends the wait (nobody waits twice)
-  const std::uint64_t* peer_faults = nullptr;  //!< [world] words the peers write their faults to
+  std::uint64_t* peer_words = nullptr;    //!< [2][world]: of peers, which write their faults there; of this rank, which
+                                          //!< says there for whom it has waited half the time
   std::int32_t world = 0;
-  std::uint64_t* long_wait = nullptr;  //!< set while the wait has lasted half its time, unless nullptr
+  std::int32_t peer = -1;  //!< who is waited for; -1: nobody is told
+
+  //! @brief Not 0 while this rank has waited long for `peer`.
+  [[nodiscard]] MORI_EP_HD constexpr std::uint64_t* long_wait() const noexcept { return peer_words + world + peer; }
 };
 
 }  // namespace mori_ep::exec

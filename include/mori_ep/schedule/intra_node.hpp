@@ -386,7 +386,6 @@ class Runner {
             layout_.gate,
             board_layout_.record,
             board_layout_.notices,
-            board_layout_.long_waits,
             config_.timeout_ms * 1'000'000,
             absent_};
   }
@@ -430,10 +429,7 @@ class Runner {
     }
     FaultGate const open;
     put(layout_.gate, std::span<const FaultGate>(&open, 1));
-    for (int r = 0; r < comm_.world(); ++r) {
-      board_at<std::uint64_t>(board_layout_.notices)[r] = 0;
-      board_at<std::uint64_t>(board_layout_.long_waits)[r] = 0;
-    }
+    for (int i = 0; i < 2 * comm_.world(); ++i) board_at<std::uint64_t>(board_layout_.notices)[i] = 0;
     *board_at<FaultRecord>(board_layout_.record) = FaultRecord{};
     return status;
   }

@@ -23,8 +23,10 @@ namespace {
 //! The words that a wait looks at besides its own.
 struct Faults {
   std::uint32_t failed = 0;
-  std::uint64_t peers[3] = {};
-  [[nodiscard]] WaitLimits limits(std::int64_t timeout_ns) const { return {timeout_ns, &failed, peers, 3, nullptr}; }
+  std::uint64_t peers[6] = {};
+  [[nodiscard]] WaitLimits limits(std::int64_t timeout_ns, int peer = -1) {
+    return {timeout_ns, &failed, peers, 3, peer};
+  }
 };
 }  // namespace
 
@@ -85,6 +87,23 @@ TEST_CASE("a wait ends early when it cannot be met any more") {
   REQUIRE(wait_for(1) == WaitEnd::stopped);
   word = signal_word(1, 5);
   REQUIRE(wait_for(1) == WaitEnd::arrived);  // what has come has come
+}
+
+TEST_CASE("a wait that has lasted half its time says for whom, until it is over") {
+  Faults faults;
+  Stream stream;
+  std::uint64_t word = 0;
+  WaitResult got;
+  stream.launch({}, [&](Context& ctx) { got = ctx.wait(&word, 1, faults.limits(2'000'000'000, 1)); });
+  while (std::atomic_ref(faults.peers[3 + 1]).load() == 0) std::this_thread::yield();
+  std::atomic_ref(word).store(signal_word(1, 0));
+  stream.synchronize();
+  REQUIRE(got.end == WaitEnd::arrived);
+  REQUIRE(faults.peers[3 + 1] == 0);
+  stream.launch({}, [&](Context& ctx) { got = ctx.wait(&word, 2, faults.limits(50'000'000, 2)); });
+  stream.synchronize();
+  REQUIRE(got.end == WaitEnd::expired);
+  REQUIRE(faults.peers[3 + 2] == 1);
 }
 
 TEST_CASE("only the first claims") {

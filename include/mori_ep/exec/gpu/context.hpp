@@ -167,17 +167,17 @@ class Context {
     for (std::uint32_t round = 1;; ++round) {
       bool const acquired = acquires && round <= kAcquiringLooks;
       std::uint64_t const seen = acquired ? Target::load_acquire_system(word) : Target::load_relaxed_system(word);
-      if (signal_epoch(seen) == epoch && told) Target::store_relaxed_system(limits.long_wait, 0);
+      if (signal_epoch(seen) == epoch && told) Target::store_relaxed_system(limits.long_wait(), 0);
       if (signal_epoch(seen) == epoch)
         return {WaitEnd::arrived, acquired || !acquires ? seen : Target::load_acquire_system(word)};
       if (round % kCheckEvery != 0) continue;
       if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
       if (Target::load_relaxed_system(limits.failed) != 0) return {WaitEnd::stopped, seen};
       for (std::int32_t r = 0; r < limits.world && round % (kCheckEvery * kCheckEvery) == 0; ++r)
-        if (Target::load_relaxed_system(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
+        if (Target::load_relaxed_system(limits.peer_words + r) != 0) return {WaitEnd::peer_fault, seen, r};
       std::uint64_t const waited = Target::clock_ns() - start_ns;
-      if (!told && limits.long_wait != nullptr && waited >= static_cast<std::uint64_t>(limits.timeout_ns) / 2) {
-        Target::store_relaxed_system(limits.long_wait, 1);
+      if (!told && limits.peer >= 0 && waited >= static_cast<std::uint64_t>(limits.timeout_ns) / 2) {
+        Target::store_relaxed_system(limits.long_wait(), 1);
         told = true;
       }
       if (waited >= static_cast<std::uint64_t>(limits.timeout_ns)) return {WaitEnd::expired, seen};

@@ -190,22 +190,22 @@ class Context {
     // One deadline for all waits of this thread's launch: peers that are late one after the other do not add up.
     if (!waited_) deadline_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(limits.timeout_ns);
     waited_ = true;
-    bool told = limits.long_wait == nullptr;
+    bool told = limits.peer < 0;
     for (Backoff backoff;;) {
       backoff.pause();
       seen = signal.load(std::memory_order_acquire);
       if (signal_epoch(seen) == epoch) {
-        if (told && limits.long_wait != nullptr) publish(limits.long_wait, 0);
+        if (told && limits.peer >= 0) publish(limits.long_wait(), 0);
         return {WaitEnd::arrived, seen};
       }
       if (backoff.rounds() % kCheckEvery == 0) {
         if (epoch_after(signal_epoch(seen), epoch)) return {WaitEnd::out_of_step, seen};
         if (peek(limits.failed) != 0) return {WaitEnd::stopped, seen};
         for (std::int32_t r = 0; r < limits.world; ++r)
-          if (peek(limits.peer_faults + r) != 0) return {WaitEnd::peer_fault, seen, r};
+          if (peek(limits.peer_words + r) != 0) return {WaitEnd::peer_fault, seen, r};
         auto const left = deadline_ - std::chrono::steady_clock::now();
         if (!told && left <= std::chrono::nanoseconds(limits.timeout_ns / 2)) {
-          publish(limits.long_wait, 1);
+          publish(limits.long_wait(), 1);
           told = true;
         }
         if (left <= std::chrono::nanoseconds(0)) return {WaitEnd::expired, seen};

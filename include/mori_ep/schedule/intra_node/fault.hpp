@@ -29,7 +29,7 @@ template <class PeerRef>
 struct FaultPort {
   PeerRef peers;   //!< the arenas
   PeerRef boards;  //!< the notice boards
-  comm::Region gate, record, notices, long_waits;
+  comm::Region gate, record, notices;
   std::int64_t timeout_ns;
   std::uint64_t absent;  //!< ranks that are left out, as bits
 
@@ -50,7 +50,7 @@ struct FaultPort {
 
   MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
     return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
-            peers.world, boards.template mine<std::uint64_t>(long_waits) + peer};
+            peers.world, peer};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
@@ -96,7 +96,7 @@ struct FaultPort {
     std::int32_t at = peer;
     MORI_EP_ROLLED
     for (std::int32_t steps = 0; steps < peers.world && at != peers.rank; ++steps) {
-      const std::uint64_t* waits = boards.template at<std::uint64_t>(at, long_waits);
+      const std::uint64_t* waits = boards.template at<std::uint64_t>(at, notices) + peers.world;
       std::int32_t next = 0;
       while (next < peers.world && (next == at || left_out(next) || ctx.peek(waits + next) == 0)) ++next;
       if (next == peers.world) return at;

@@ -91,18 +91,16 @@ struct SetLayout {
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
 struct BoardLayout {
-  comm::Region record;      //!< FaultRecord
-  comm::Region notices;     //!< [W] fault words, written by peers
-  comm::Region long_waits;  //!< [W] words, read by peers: not 0 while this rank has waited long for that one
-  comm::Region totals;      //!< [kMaxBufferSets] RecvTotals, for a host that asks
+  comm::Region record;   //!< FaultRecord
+  comm::Region notices;  //!< [2][W] words: faults, written by peers; then, read by peers, for whom this rank waits long
+  comm::Region totals;   //!< [kMaxBufferSets] RecvTotals, for a host that asks
   std::size_t bytes = 0;
 
   static constexpr BoardLayout make(int world) noexcept {
     comm::LayoutBuilder at;
     BoardLayout out;
     out.record = at.add(1, sizeof(FaultRecord));
-    out.notices = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
-    out.long_waits = at.add(static_cast<std::size_t>(world), sizeof(std::uint64_t));
+    out.notices = at.add(2 * static_cast<std::size_t>(world), sizeof(std::uint64_t));
     out.totals = at.add(kMaxBufferSets, sizeof(routing::RecvTotals));
     out.bytes = at.bytes();
     return out;
