@@ -12,6 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include "mori_ep/comm/mesh_bootstrap.hpp"
 #include "mori_ep/comm/thread_bootstrap.hpp"
 #include "support/catch.hpp"
@@ -249,6 +252,35 @@ TEST_CASE("a peer that sends without end keeps nobody past the deadline, and is 
     CHECK(s.error().peer == 1);
     CHECK(took < std::chrono::seconds(10));
   }
+}
+
+TEST_CASE("a call whose time is up leaves what a peer has sent where it is") {
+  std::byte const host[] = {std::byte{127}, std::byte{0}, std::byte{0}, std::byte{1}};
+  auto const listener = comm::listen_at(comm::SocketAddress::from(AF_INET, host, 0), 1);
+  comm::Fd const peer = connected_to(*comm::SocketAddress::of(*listener));
+  std::vector<comm::Link> links(2);
+  links[1].socket = comm::accept_one(*listener).socket;
+  int const mine = links[1].socket.get();
+  REQUIRE((peer.open() && links[1].open()));
+  std::vector<std::byte> const more(std::size_t{8} << 20);
+  auto const header = comm::write_frame({.kind = comm::FrameKind::data, .group = 1, .round = 1}, more);
+  std::size_t sent = 0;
+  for (int idle = 0; idle < 20;) {  // as much as the system holds
+    auto const n = ::send(peer.get(), header.data() + sent, header.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent += n > 0 ? static_cast<std::size_t>(n) : 0;
+    idle = n > 0 ? 0 : idle + 1;
+    if (n <= 0) std::this_thread::sleep_for(milliseconds(1));
+  }
+  if (sent < std::size_t{2} << 20) {
+    WARN("skipped: this system's sockets hold only " << sent << " bytes");
+    return;
+  }
+  comm::MeshBootstrap self(0, std::move(links), std::chrono::nanoseconds(0));
+  CHECK(barrier(self, {0, 1}).code() == Errc::missing_rank);
+  int unread = 0, on_the_way = 0;
+  REQUIRE(::ioctl(mine, FIONREAD, &unread) == 0);
+  REQUIRE(::ioctl(peer.get(), SIOCOUTQ, &on_the_way) == 0);
+  CHECK(static_cast<std::size_t>(unread) + static_cast<std::size_t>(on_the_way) > sent / 4);
 }
 
 TEST_CASE("a peer that reads nothing any more costs time, but no work") {

@@ -75,7 +75,7 @@ TEST_CASE("a file that an ended job left behind is waited out") {
   }
   REQUIRE(all_ok(join_late_root(file, 3, loopback())));
   REQUIRE(folder.empty());
-  for (std::string const content : {"", "half an id", std::string(200, 'x').c_str()}) {
+  for (std::string const& content : {std::string(), std::string("half an id"), std::string(200, 'x')}) {
     std::ofstream(file) << content;
     REQUIRE(all_ok(join_late_root(file, 2, loopback())));
     REQUIRE(folder.empty());

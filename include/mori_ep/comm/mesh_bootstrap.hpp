@@ -72,7 +72,7 @@ class MeshBootstrap final : public Bootstrap {
   }
 
  private:
-  static constexpr int kReadsAtOnce = 64;  // 4 MiB
+  static constexpr int kReadsAtOnce = 4;  // 256 KiB
 
   struct Peer {
     Link link;

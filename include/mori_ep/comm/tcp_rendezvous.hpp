@@ -331,8 +331,7 @@ class TcpJoin {
   void send_off(Link& guest, const Refusal& refusal) {
     (void)send_all(guest, write_refusal(refusal));
     (void)::shutdown(guest.socket.get(), SHUT_WR);
-    std::erase_if(refused_, [](const Link& l) { return ended(l); });
-    refused_.push_back({std::move(guest.socket), {}});
+    refused_.push_back(std::move(guest.socket));
     if (refused_.size() > kMostRefused) refused_.erase(refused_.begin());
   }
   Joined refuse_all() {
@@ -442,8 +441,8 @@ class TcpJoin {
   Deadline deadline_;
   std::vector<Link> links_;
   std::vector<Guest> guests_;
-  std::vector<Link> refused_;  // told why not, and perhaps about to read it
-  bool exhausted_ = false;     // somebody waits for whom there is no descriptor
+  std::vector<Fd> refused_;  // told why not, and perhaps about to read it
+  bool exhausted_ = false;   // somebody waits for whom there is no descriptor
   std::function<bool()> moved_;
   Refusal refusal_;
 };
