@@ -40,7 +40,7 @@ inline std::vector<std::optional<Joined>> join_by_id(const std::vector<int>& ran
                                                      const comm::TcpOptions& options,
                                                      const std::function<void(const comm::UniqueId&)>& meanwhile = {}) {
   auto root = comm::get_unique_id(options);
-  REQUIRE(root.message() == "ok");
+  if (!root.ok()) return std::vector<std::optional<Joined>>(ranks.size(), Joined(root.status()));
   comm::UniqueId const id = root->id();
   std::thread other([&] {
     if (meanwhile) meanwhile(id);
