@@ -53,8 +53,11 @@ class FdExchange {
     for (std::size_t i = 0; i < count; ++i) {
       if (comm_.in_process(members_[i])) continue;
       auto link = connect(boxes[i], listener);
-      if (!link.ok())
-        return link.error().value == ECONNREFUSED ? absent(members_[i]) : failed(link.error(), members_[i]);
+      if (!link.ok()) {
+        auto const number = link.error().value;
+        bool const ended = number == ECONNREFUSED || number == ECONNRESET || number == EPIPE;
+        return ended ? absent(members_[i]) : failed(link.error(), members_[i]);
+      }
       ask[i] = std::move(*link);
       ++unserved;
       ++unanswered;

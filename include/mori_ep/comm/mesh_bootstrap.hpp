@@ -61,7 +61,7 @@ class MeshBootstrap final : public Bootstrap {
     auto const take_data = [&](std::size_t place, std::span<const std::byte> payload) {
       if (payload.size() == bytes) {
         if (bytes != 0) std::memcpy(static_cast<std::byte*>(recv) + place * bytes, payload.data(), bytes);
-      } else if (result.ok()) {
+      } else if (result.ok() || members[place] < result.error().peer) {  // the lowest, whoever came first
         result = different_calls(rank_, members[place], payload.size(), bytes);
       }
     };
