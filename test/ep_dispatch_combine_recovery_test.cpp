@@ -168,10 +168,18 @@ TEST_CASE("members that cannot go on are refused by name, and nothing changes") 
       Status const r = op->recover(members, stream);
       wrong.expect(r.code() == code && r.message().find(part) != std::string::npos, part + ": " + r.message());
     };
+    Vector<float> const none(kHidden);
+    Vector<std::int32_t> const no_ids(kTopk, -1);
+    Vector<float> y(kHidden, 1.0f);
+    auto got = op->dispatch({.input = {none.data(), 1, kHidden}, .indices = {no_ids.data(), 1, kTopk}}, stream);
+    if (!got.ok()) return got.status();
     refused({}, Errc::invalid_argument, "member of a group is " + std::to_string(me));
     refused({(me + 1) % 3}, Errc::invalid_argument, "Only members");
     refused({0, 1, 2, 3}, Errc::invalid_argument, "member of a group is 3, limit 2");
     refused({2, 1, 0}, Errc::invalid_argument, "ascending");
+    Status const kept = op->combine(std::move(got->ticket), {.output = {y.data(), 1, kHidden}}, stream);
+    stream.synchronize();
+    wrong.expect(kept.ok() && y[0] == 0, "a ticket in flight: " + kept.message());
     if (me == 2) refused({0, 2}, Errc::missing_rank, "peer rank 0");  // alone with that opinion
     if (me == 2) alone = false;
     while (alone) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -319,16 +319,14 @@ class EpDispatchCombine {
 
   //! @brief The way back after a fault. Collective: every rank calls it, also one that has seen no fault. Waits for `stream`,
   //!        voids all tickets and kept routings. Errors: a rank that does not come.
-  Status recover(StreamRef stream) noexcept {
-    ledger_->void_all();
-    return runner_->recover(runner_->members(), stream);
-  }
+  Status recover(StreamRef stream) noexcept { return recover(runner_->members(), stream); }
   //! @brief The same with those of `members` (ascending) that are left, this rank among them: only they call it, all with
   //!        the same. From then on no token goes to the others: ids of their experts count as invalid. What dispatch and
   //!        get_registered_combine_input_buffer() gave before is void: the arenas are new, so that a rank that is left
   //!        out but still running harms nobody. In worlds of up to 64 ranks, in memory of the operator's own. A rank that
   //!        was left out does not come back: create another operator with it.
   Status recover(std::span<const int> members, StreamRef stream) noexcept {
+    if (Status s = runner_->may_go_on(members); !s.ok()) return s;  // and every ticket is good as before
     ledger_->void_all();
     return runner_->recover(members, stream);
   }

@@ -67,7 +67,7 @@ TEST_CASE("MORI_NODE_ID says which ranks are one node, whatever their host") {
     REQUIRE(created->nodes() == 3);
     REQUIRE(created->node() == created->rank() / 2);
     REQUIRE(created->ranks_on_host() == 5);  // the name changes no host
-    REQUIRE(created->one_process());
+    REQUIRE(created->in_process(comm::all_ranks(5)));
   }
   for (auto const& created : create_with({"", "", "named"})) REQUIRE(created->nodes() == 2);
   for (auto const& created : create_with({"", "", ""})) REQUIRE(created->nodes() == 1);

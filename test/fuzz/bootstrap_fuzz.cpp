@@ -148,12 +148,6 @@ void fuzz_parsers(Source in) {
 
 constexpr int kWorld = 4;
 
-std::uint64_t group_of(std::span<const int> members) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (int m : members)
-    for (int i = 0; i < 4; ++i) hash = (hash ^ ((static_cast<std::uint32_t>(m) >> (8 * i)) & 0xffu)) * 0x100000001b3ull;
-  return hash;
-}
 //! The groups of rank 1 among which rounds are called.
 std::vector<int> group(std::uint32_t choice) {
   static const std::vector<int> groups[] = {{0, 1, 2, 3}, {0, 1}, {1, 2}, {1}, {1, 2, 3}};
@@ -166,7 +160,7 @@ Bytes a_frame(Source& in) {
   auto const members = group(in.below(8));
   auto const round = kRounds[in.below(8)];
   auto const payload = in.some(in.below(64));
-  return write_frame({.kind = kind, .group = group_of(members), .round = round}, payload);
+  return write_frame({.kind = kind, .group = comm::group_number(members), .round = round}, payload);
 }
 
 void call(Bootstrap& self, Source& in) {
@@ -314,9 +308,10 @@ std::vector<Bytes> seeds(std::string_view target) {
       write_hello({.rank = 1, .world = 2, .listens_at = six}),
       write_table({.key = {}, .addresses = {here, six}}),
       write_refusal({.reason = Refusal::Reason::missing, .missing = {1, 2}}),
-      write_frame({.kind = FrameKind::data, .group = group_of(group(1)), .round = 1}, numbers({1, 2})),
-      write_frame({.kind = FrameKind::taken, .group = group_of(group(1)), .round = 1}, {}),
-      write_frame({.kind = FrameKind::broken, .group = group_of(group(0)), .round = 2}, numbers({2, 0, 0, 0}))};
+      write_frame({.kind = FrameKind::data, .group = comm::group_number(group(1)), .round = 1}, numbers({1, 2})),
+      write_frame({.kind = FrameKind::taken, .group = comm::group_number(group(1)), .round = 1}, {}),
+      write_frame({.kind = FrameKind::broken, .group = comm::group_number(group(0)), .round = 2},
+                  numbers({2, 0, 0, 0}))};
   std::vector<Bytes> out;
   if (target == "parsers") {
     Bytes all = numbers({0, 0, 7});
@@ -347,11 +342,14 @@ std::vector<Bytes> seeds(std::string_view target) {
       out.push_back(numbers({1, 1}) + frame);
     }
     Bytes const meets =
-        frames[2] + write_frame({.kind = FrameKind::data, .group = group_of(std::array{0, 1}), .round = 1}, {});
-    out.push_back(numbers({0, 1}) + meets +
-                  write_frame({.kind = FrameKind::taken, .group = group_of(std::array{0, 1}), .round = 1}, {}));
-    out.push_back(numbers({1, 1}) + frames[0] +
-                  write_frame({.kind = FrameKind::data, .group = group_of(std::array{0, 1}), .round = 1}, {}));
+        frames[2] +
+        write_frame({.kind = FrameKind::data, .group = comm::group_number(std::array{0, 1}), .round = 1}, {});
+    out.push_back(
+        numbers({0, 1}) + meets +
+        write_frame({.kind = FrameKind::taken, .group = comm::group_number(std::array{0, 1}), .round = 1}, {}));
+    out.push_back(
+        numbers({1, 1}) + frames[0] +
+        write_frame({.kind = FrameKind::data, .group = comm::group_number(std::array{0, 1}), .round = 1}, {}));
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #include "support/machine.hpp"
 
 #include <bit>
+#include <mutex>
 #include <new>
 
 #include <sys/mman.h>
@@ -16,6 +17,7 @@ namespace {
 class SharedPool {
  public:
   std::byte* take(std::size_t bytes) {
+    std::lock_guard const lock(mutex_);
     auto& free = free_[size_class(bytes)];
     if (free.empty()) {
       std::size_t const piece = std::size_t{1} << size_class(bytes);
@@ -28,7 +30,10 @@ class SharedPool {
     free.pop_back();
     return memory;
   }
-  void give(std::byte* memory, std::size_t bytes) noexcept { free_[size_class(bytes)].push_back(memory); }
+  void give(std::byte* memory, std::size_t bytes) noexcept {
+    std::lock_guard const lock(mutex_);
+    free_[size_class(bytes)].push_back(memory);
+  }
   [[nodiscard]] bool has(const std::byte* memory) const noexcept {
     return memory >= begin_ && memory < begin_ + kReserved;
   }
@@ -43,6 +48,7 @@ class SharedPool {
     if (memory == MAP_FAILED) throw std::bad_alloc();
     return static_cast<std::byte*>(memory);
   }
+  std::mutex mutex_;  // some tests have ranks that are threads whatever plans are played with
   static constexpr std::size_t kReserved = std::size_t{1} << 38;
   std::byte* begin_ = reserve();
   std::byte* at_ = begin_;

@@ -80,9 +80,9 @@ class Communicator {
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept { return bootstrap_->timeout(); }
   //! @brief What this member's symmetric heaps may take.
   [[nodiscard]] const std::shared_ptr<HeapBudget>& heap() const noexcept { return heap_; }
-  //! @brief Are all ranks threads of this process?
-  [[nodiscard]] bool one_process() const noexcept {
-    for (int r = 0; r < world(); ++r)
+  //! @brief Are all of `ranks` threads of this process?
+  [[nodiscard]] bool in_process(std::span<const int> ranks) const noexcept {
+    for (int r : ranks)
       if (!in_process(r)) return false;
     return true;
   }

@@ -151,12 +151,14 @@ class FdExchange {
     auto const [address, length] = address_of(box);
     for (;;) {
       Fd link(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-      if (!link.open()) return system_error("socket");
+      if (!link.open()) return system_error("socket", errno, "Are there file descriptors left (ulimit -n)?");
       if (::connect(link.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) {
-        if (::send(link.get(), box.secret.data(), box.secret.size(), MSG_NOSIGNAL) < 0) return system_error("send");
+        if (::send(link.get(), box.secret.data(), box.secret.size(), MSG_NOSIGNAL) < 0)
+          return system_error("send", errno, "Has the peer's process ended?");
         return Result<Fd>(std::move(link));
       }
-      if (errno != EAGAIN || deadline_.passed()) return system_error("connect");
+      if (errno != EAGAIN || deadline_.passed())
+        return system_error("connect", errno, "Is the peer in this network namespace, and alive?");
       // Its queue is full, perhaps of strangers. So may be this one's: no rank would get on if none emptied its own.
       accept_guests(listener);
       (void)::poll(nullptr, 0, deadline_.left_ms(5));
@@ -172,22 +174,31 @@ class FdExchange {
     guest.close();
     return sent;
   }
-  static bool send_fd(const Fd& link, const Fd& what) noexcept {
+  //! A message of one byte with room for a descriptor. Points into itself.
+  struct Parcel {
     char one = 1;
     iovec data{.iov_base = &one, .iov_len = 1};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+
+    Parcel() noexcept {
+      message.msg_iov = &data;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+    }
+    Parcel(const Parcel&) = delete;
+    Parcel& operator=(const Parcel&) = delete;
+  };
+  static bool send_fd(const Fd& link, const Fd& what) noexcept {
+    Parcel parcel;
+    cmsghdr* rights = CMSG_FIRSTHDR(&parcel.message);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(sizeof(int));
     int const fd = what.get();
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-    return ::sendmsg(link.get(), &message, MSG_NOSIGNAL) == 1;
+    return ::sendmsg(link.get(), &parcel.message, MSG_NOSIGNAL) == 1;
   }
   //! Linux looks for a message first and for the sender's end second: an end that it reports may have come between the
   //! two, with the message before it. So an end counts when it is seen twice.
@@ -196,18 +207,11 @@ class FdExchange {
     return answer == Answer::ended ? take_once(link, into) : answer;
   }
   static Answer take_once(const Fd& link, Fd& into) noexcept {
-    char one = 0;
-    iovec data{.iov_base = &one, .iov_len = 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    auto const n = ::recvmsg(link.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    Parcel parcel;
+    auto const n = ::recvmsg(link.get(), &parcel.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Answer::none;
-    const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
-    if (n == 1 && (message.msg_flags & MSG_CTRUNC) != 0 && rights == nullptr) return Answer::no_descriptor;
+    const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&parcel.message) : nullptr;
+    if (n == 1 && (parcel.message.msg_flags & MSG_CTRUNC) != 0 && rights == nullptr) return Answer::no_descriptor;
     if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));

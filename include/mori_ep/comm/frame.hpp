@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "mori_ep/comm/bootstrap.hpp"
+#include "mori_ep/comm/hash.hpp"
 #include "mori_ep/comm/socket.hpp"
 #include "mori_ep/error.hpp"
 
@@ -39,6 +40,13 @@ struct FrameHeader {
   std::uint64_t group = 0;  //!< of a round: which members
   std::uint64_t round = 0;
 };
+
+//! @brief What stands for a group in its frames.
+[[nodiscard]] inline std::uint64_t group_number(std::span<const int> members) noexcept {
+  std::uint64_t hash = kHashStart;
+  for (int m : members) hash = hash_number(static_cast<std::uint64_t>(m), hash);
+  return hash;
+}
 
 //! @brief The most that a payload may have: an all-gather of more than a rank's metadata is a mistake.
 inline constexpr std::uint64_t kMostPayload = std::uint64_t{1} << 30;

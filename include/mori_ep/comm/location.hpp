@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include "mori_ep/comm/hash.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/error.hpp"
 
@@ -26,21 +27,17 @@ struct Location {
 
   static Location here(std::string_view node_id = {}) {
     Location location{.process = this_process(), .host = this_host()};
-    location.node = node_id.empty() ? location.host : hash(node_id);
+    location.node = node_id.empty() ? location.host : hash_text(node_id);
     return location;
   }
 
  private:
-  static std::uint64_t hash(std::string_view text, std::uint64_t value = 0xcbf29ce484222325ull) noexcept {
-    for (char c : text) value = (value ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
-    return value | 1;
-  }
   static std::uint64_t this_host() {
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
     std::array<char, 64> network{};
     auto const n = ::readlink("/proc/self/ns/net", network.data(), network.size());
-    return hash({network.data(), n > 0 ? static_cast<std::size_t>(n) : 0}, hash(boot));
+    return hash_text({network.data(), n > 0 ? static_cast<std::size_t>(n) : 0}, hash_text(boot));
   }
   //! A number drawn once, and again in a child that a fork made.
   static std::uint64_t this_process() {
@@ -51,7 +48,7 @@ struct Location {
     if (by != ::getpid()) {
       // Without the system's, a number that no other process of this host has.
       if (!draw(std::as_writable_bytes(std::span(&drawn, 1))).ok())
-        drawn = hash(std::to_string(::getpid()), this_host());
+        drawn = hash_text(std::to_string(::getpid()), this_host());
       by = ::getpid();
     }
     return drawn;

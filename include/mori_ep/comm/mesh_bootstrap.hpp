@@ -26,6 +26,9 @@ namespace mori_ep::comm {
 //!        everybody's. So no member ends a round before all have its bytes, and a member that gives up says so in place
 //!        of the second message: the round is broken for whoever is still in it, or comes to it later.
 //!
+//! What orders the rounds: a stream socket keeps a peer's messages in order, every message has its group and round, and
+//! a member sends those of round n + 1 only after it has ended round n or given it up.
+//!
 //! A process that has ended closes its connections, so nobody waits the timeout for it. No thread: bytes move while a
 //! call waits, and the system keeps what comes between calls.
 class MeshBootstrap final : public Bootstrap {
@@ -50,9 +53,9 @@ class MeshBootstrap final : public Bootstrap {
                    .field = "exchanged bytes",
                    .value = static_cast<std::int64_t>(bytes),
                    .limit = static_cast<std::int64_t>(kMostPayload),
-                   .hint = "An all-gather is for metadata."};
+                   .hint = "An all-gather is for metadata: send less at once."};
     std::lock_guard const one_call(mutex_);
-    Round round{.members = members, .group = group_of(members), .deadline = Deadline(timeout_)};
+    Round round{.members = members, .group = group_number(members), .deadline = Deadline(timeout_)};
     round.number = ++rounds_[round.group];
     auto const* mine = static_cast<const std::byte*>(send);
     if (bytes != 0) std::memcpy(static_cast<std::byte*>(recv) + *me * bytes, mine, bytes);
@@ -87,13 +90,6 @@ class MeshBootstrap final : public Bootstrap {
     Deadline deadline;
   };
 
-  static std::uint64_t group_of(std::span<const int> members) noexcept {
-    std::uint64_t hash = 0xcbf29ce484222325ull;
-    for (int m : members)
-      for (int i = 0; i < 4; ++i)
-        hash = (hash ^ ((static_cast<std::uint32_t>(m) >> (8 * i)) & 0xffu)) * 0x100000001b3ull;
-    return hash;
-  }
   [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
 
   void tell(const Round& round, FrameKind kind, std::span<const std::byte> payload) {

@@ -95,10 +95,8 @@ class SymmetricHeap {
     std::vector<Entry> entries(members.size());
     if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry)); !s.ok()) return s;
     std::vector<Fd> descriptors(members.size());
-    bool apart = false;
-    for (int r : members) apart = apart || !comm.in_process(r);
     Status here;
-    if (apart) {
+    if (!comm.in_process(members)) {
       auto got = FdExchange(comm, members).run(mine->shared_as());
       here = got.status();
       if (got.ok()) descriptors = std::move(*got);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "mori_ep/comm/frame.hpp"
+#include "mori_ep/comm/hash.hpp"
 #include "mori_ep/comm/mesh_bootstrap.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
@@ -80,8 +81,7 @@ class TcpRoot {
   }
   [[nodiscard]] static JobKey key_of(std::string_view job) noexcept {
     JobKey key{};
-    std::uint64_t hash = 0xcbf29ce484222325ull;
-    for (char c : job) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
+    std::uint64_t const hash = hash_text(job);
     if (!job.empty()) std::memcpy(key.data(), &hash, sizeof(hash));
     return key;
   }
@@ -387,8 +387,12 @@ class TcpJoin {
       if (auto const refusal = read_refusal(answer.payload)) return refusal->error(rank_);
     auto table = answer.header.kind == FrameKind::table ? read_table(answer.payload) : std::nullopt;
     if (!table || table->addresses.size() != static_cast<std::size_t>(world_))
-      return at_join(
-                 {.code = Errc::protocol_mismatch, .peer = 0, .field = "table", .hint = "Rank 0 runs another version."})
+      return at_join({.code = Errc::protocol_mismatch,
+                      .peer = 0,
+                      .field = "ranks in the answer",
+                      .value = table ? static_cast<std::int64_t>(table->addresses.size()) : 0,
+                      .limit = world_,
+                      .hint = "Rank 0 runs another version: build all ranks from one."})
           .status();
     return *table;
   }

@@ -43,6 +43,7 @@ class Runner {
                                                 std::span<std::byte> memory, std::uint64_t protocol) noexcept {
     JoinRecord mine{.protocol = protocol, .config = config, .element_bytes = sizeof(T)};
     launch::LaunchLimits limits;
+    std::vector<int> const everyone = comm::all_ranks(comm.world());
     std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
     mine.devices = Exec::device_count();
@@ -66,7 +67,7 @@ class Runner {
       mine.heap_used = comm.heap()->used();
       bool const fits = !memory.empty() || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
       if (!layout.overflow && fits) {
-        bool const shared = !comm.one_process();
+        bool const shared = !comm.in_process(everyone);
         arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, shared)
                                : std::make_shared<comm::Arena<Exec>>(memory);
         board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, shared);
@@ -85,7 +86,6 @@ class Runner {
     limits.sharers = launches_beside(records, comm.rank());
     limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
                                                  comm.ranks_on_host() / sharers_of(records, comm.rank()));
-    std::vector<int> const everyone = comm::all_ranks(comm.world());
     auto arenas = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(arena));
     if (!arenas.ok()) return arenas.error();
     auto boards = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(board));
@@ -240,11 +240,34 @@ class Runner {
     return {};
   }
 
+  //! @brief May recover() be called with these?
+  [[nodiscard]] Status may_go_on(std::span<const int> members) const noexcept {
+    auto const bad = [&](const char* field, std::int64_t value, std::int64_t limit, const char* hint) {
+      return Error{.code = Errc::invalid_argument,
+                   .rank = comm_.rank(),
+                   .field = field,
+                   .value = value,
+                   .limit = limit,
+                   .hint = hint};
+    };
+    if (auto const me = comm::place_of(members, comm_.rank(), comm_.world()); !me.ok()) return me.status();
+    for (int member : members)
+      if (routing::is_absent(absent_, member))
+        return bad("member of a group", member, Error::kNoLimit,
+                   "It was left out before, and does not come back: create an operator anew with it.");
+    if (members.size() == members_.size()) return {};
+    if (comm_.world() > 64)
+      return bad("world", comm_.world(), 64, "Larger worlds go on with all ranks only: create an operator anew.");
+    if (!arenas_.owned())
+      return bad("caller's memory", 1, 0,
+                 "A rank that is left out may still write to it: create an operator anew, with other memory.");
+    return {};
+  }
+
   //! @brief Collective among `members`, all ranks that are left or some of them: their kernels have ended, then signals,
-  //!        states and faults start anew. Fewer than before move to new arenas, since nobody knows what a rank that is
+  //!        states and faults start anew. Only members that may go on. Fewer than before move to new arenas, since nobody knows what a rank that is
   //!        left out may still write to the old ones.
   Status recover(std::span<const int> members, StreamRef stream) noexcept {
-    if (Status s = may_go_on(members); !s.ok()) return s;
     if (Status s = Exec::synchronize(stream); !s.ok()) return s;
     if constexpr (Exec::kFreeWaits) Exec::drain();  // the other sets' streams
     if (!wait_idle(std::chrono::milliseconds(8 * config_.timeout_ms)))
@@ -300,31 +323,8 @@ class Runner {
         boards_(std::move(boards)),
         members_(comm::all_ranks(comm.world())) {}
 
-  [[nodiscard]] Status may_go_on(std::span<const int> members) const noexcept {
-    auto const bad = [&](const char* field, std::int64_t value, std::int64_t limit, const char* hint) {
-      return Error{.code = Errc::invalid_argument,
-                   .rank = comm_.rank(),
-                   .field = field,
-                   .value = value,
-                   .limit = limit,
-                   .hint = hint};
-    };
-    if (auto const me = comm::place_of(members, comm_.rank(), comm_.world()); !me.ok()) return me.status();
-    for (int member : members)
-      if (routing::is_absent(absent_, member))
-        return bad("member of a group", member, Error::kNoLimit,
-                   "It was left out before, and does not come back: create an operator anew with it.");
-    if (members.size() == members_.size()) return {};
-    if (comm_.world() > 64)
-      return bad("world", comm_.world(), 64, "Larger worlds go on with all ranks only: create an operator anew.");
-    if (!arenas_.owned())
-      return bad("caller's memory", 1, 0,
-                 "A rank that is left out may still write to it: create an operator anew, with other memory.");
-    return {};
-  }
   Status move_to_new_arenas(std::span<const int> members) noexcept {
-    bool shared = false;
-    for (int member : members) shared = shared || !comm_.in_process(member);
+    bool const shared = !comm_.in_process(members);
     auto arena = std::make_shared<comm::Arena<Exec>>(layout_.bytes, comm::Place::device, shared);
     auto board = std::make_shared<comm::Arena<Exec>>(board_layout_.bytes, comm::Place::board, shared);
     std::int32_t const there = arena->data() != nullptr && board->data() != nullptr ? 1 : 0;

@@ -10,29 +10,29 @@
 #include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/hash.hpp"
 #include "mori_ep/schedule/config.hpp"
 
 namespace mori_ep::schedule {
 
 inline constexpr std::uint32_t kProtocolVersion =
-    1;  //!< in header-only code the wire layout is the ABI: any change counts here
+    2;  //!< in header-only code the wire layout is the ABI: any change counts here
 
-//! @brief FNV-1a over names, so that ranks built from different types or versions find out.
+//! @brief A hash over names, so that ranks built from different types or versions find out.
 class ProtocolHash {
  public:
   constexpr ProtocolHash& add(std::string_view text) noexcept {
-    for (char c : text) value_ = (value_ ^ static_cast<std::uint8_t>(c)) * 0x100000001b3ull;
-    value_ = (value_ ^ 0xffu) * 0x100000001b3ull;
+    value_ = comm::hash_byte(0xff, comm::hash_text(text, value_));  // 0xff is in no text: it divides them
     return *this;
   }
   constexpr ProtocolHash& add(std::uint64_t number) noexcept {
-    for (int i = 0; i < 8; ++i) value_ = (value_ ^ ((number >> (8 * i)) & 0xffu)) * 0x100000001b3ull;
+    value_ = comm::hash_number(number, value_);
     return *this;
   }
   [[nodiscard]] constexpr std::uint64_t value() const noexcept { return value_; }
 
  private:
-  std::uint64_t value_ = 0xcbf29ce484222325ull;
+  std::uint64_t value_ = comm::kHashStart;
 };
 
 //! @brief What each rank puts on the table. Plain data: errors are derived from it on every rank alike, not sent.

@@ -90,7 +90,9 @@ struct FaultPort {
 
  private:
   //! Whoever does not come may itself be waiting: follows what the ranks say of their long waits, from `peer` on, to one
-  //! that waits for nobody. Ranks that wait for each other in a ring leave the blame where it was.
+  //! that waits for nobody. Ranks that wait for each other in a ring leave the blame where it was. The words are hints
+  //! for a message, set when half the time is over and read when all of it is: they order nothing, and where one is
+  //! missed or stale the blame stops too soon, at a rank that was waited for.
   template <exec::KernelContext Ctx>
   [[nodiscard]] MORI_EP_HD std::int32_t blamed(Ctx& ctx, std::int32_t peer) const {
     std::int32_t at = peer;
