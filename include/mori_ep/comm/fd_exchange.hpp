@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "mori_ep/comm/communicator.hpp"
-#include "mori_ep/comm/frame.hpp"
+#include "mori_ep/comm/link.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
@@ -64,8 +64,8 @@ class FdExchange {
     }
     while (unserved > 0 || unanswered > 0) {
       accept_guests(listener);
-      for (Guest& guest : guests_) unserved -= serve(guest.link.socket, here, mine) ? 1 : 0;
-      std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
+      for (auto& guest : guests_.waiting()) unserved -= serve(guest.link.socket, here, mine) ? 1 : 0;
+      guests_.forget_closed();
       for (std::size_t i = 0; i < count; ++i) {
         Fd& link = ask[i];
         if (!link.open()) continue;
@@ -78,18 +78,16 @@ class FdExchange {
       }
       if (unserved == 0 && unanswered == 0) break;
       if (deadline_.passed()) {
-        if (was_exhausted_) return failed(accept_error(), -1);
+        if (guests_.was_exhausted()) return failed(accept_error(), -1);
         for (std::size_t i = 0; i < count; ++i)
           if (ask[i].open()) return absent(members_[i]);
         return absent(-1);
       }
       std::vector<pollfd> ready;
-      // Who waits without a descriptor would end every wait at once.
-      if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
-      for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
+      guests_.wait_for(ready, listener);
       for (const Fd& a : ask)
         if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
-      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
+      (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(guests_.most_ms()));
     }
     return Result<std::vector<Fd>>(std::move(got));
   }
@@ -103,7 +101,6 @@ class FdExchange {
     std::int32_t open = 0;
   };
   enum class Answer { none, taken, ended, no_descriptor };
-  static constexpr std::size_t kMostGuests = 4096;
 
   Status open(Fd& listener, Mailbox& box) {
     std::array<std::byte, 32> name{};
@@ -126,21 +123,9 @@ class FdExchange {
     std::memcpy(address.sun_path + 1, box.name.data(), box.name.size());
     return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + box.name.size())};
   }
-  //! Those that wait and run as this user. Where there is no room, or no descriptor, the one that has said nothing for
-  //! longest gives way once it had its time.
   void accept_guests(const Fd& listener) {
-    for (int i = 0; i < 64; ++i) {
-      Accepted next = accept_one(listener);
-      exhausted_ = next.exhausted;
-      was_exhausted_ = was_exhausted_ || next.exhausted;
-      if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
-        guests_.erase(guests_.begin());
-        next = accept_one(listener);
-      }
-      if (!next.socket.open()) return;
-      if (of_this_user(next.socket)) guests_.emplace_back(std::move(next.socket));
-      if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
-    }
+    guests_.accept(
+        listener, [] { return false; }, &of_this_user);
   }
   static bool of_this_user(const Fd& link) noexcept {
     ucred user{};
@@ -235,9 +220,7 @@ class FdExchange {
   const Communicator& comm_;
   std::span<const int> members_;
   Deadline deadline_;
-  std::vector<Guest> guests_;  // who has connected and has not said the secret yet
-  bool exhausted_ = false;     // somebody waits for whom there is no descriptor
-  bool was_exhausted_ = false;
+  Guests guests_;
 };
 
 }  // namespace mori_ep::comm

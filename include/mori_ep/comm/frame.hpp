@@ -357,22 +357,4 @@ class FrameReader {
   std::uint64_t in_frames_ = 0;
 };
 
-//! @brief A connection and what it has brought that nobody took yet.
-struct Link {
-  Fd socket;
-  FrameReader reader;
-
-  [[nodiscard]] bool open() const noexcept { return socket.open(); }
-};
-
-//! @brief Somebody who has connected and has not said yet who it is; perhaps a stranger.
-struct Guest {
-  explicit Guest(Fd socket) noexcept : link{std::move(socket), {}} {}
-  //! @brief It had the time that a rank's greeting takes to follow its connection: another may have its descriptor.
-  [[nodiscard]] bool silent_for_long() const noexcept { return patience.passed(); }
-
-  Link link;
-  Deadline patience{std::chrono::milliseconds(200)};
-};
-
 }  // namespace mori_ep::comm

@@ -18,6 +18,7 @@
 
 #include "mori_ep/comm/bootstrap.hpp"
 #include "mori_ep/comm/frame.hpp"
+#include "mori_ep/comm/link.hpp"
 #include "mori_ep/comm/socket.hpp"
 
 namespace mori_ep::comm {

@@ -18,6 +18,7 @@
 
 #include "mori_ep/comm/frame.hpp"
 #include "mori_ep/comm/hash.hpp"
+#include "mori_ep/comm/link.hpp"
 #include "mori_ep/comm/mesh_bootstrap.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
@@ -175,7 +176,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed()) return refuse_all();
       accept_guests(root.listener_);
-      for (auto& [guest, patience] : guests_) {
+      for (auto& [guest, patience] : guests_.waiting()) {
         auto const hello = greeting(guest);
         if (!hello) continue;
         if (Status s = admit(*hello, root); !s.ok()) {
@@ -193,7 +194,7 @@ class TcpJoin {
           links_[r].socket.close();
           ++absent;
         }
-      forget_closed();
+      guests_.forget_closed();
       if (absent > 0) wait(root.listener_, true);
     }
     auto const bytes = write_table(table);
@@ -239,7 +240,7 @@ class TcpJoin {
     while (absent > 0) {
       if (deadline_.passed() || ended(links_[0])) return without_those_above();
       accept_guests(*listener);
-      for (auto& [guest, patience] : guests_) {
+      for (auto& [guest, patience] : guests_.waiting()) {
         auto const from = greeting(guest);
         if (!from) continue;
         auto const r = static_cast<std::size_t>(from->rank);
@@ -252,15 +253,14 @@ class TcpJoin {
         links_[r] = std::move(guest);
         --absent;
       }
-      forget_closed();
+      guests_.forget_closed();
       if (absent > 0) wait(*listener, false);
     }
     return meet();
   }
 
  private:
-  static constexpr std::size_t kMostGuests = 4096, kMostRefused = 64;
-  static constexpr int kAcceptedAtOnce = 64;
+  static constexpr std::size_t kMostRefused = 64;
 
   Joined at_join(Error error) const {
     error.phase = Phase::join;
@@ -276,27 +276,16 @@ class TcpJoin {
     return at_join(error);
   }
 
-  //! Some of those that wait, so that they can say who they are before more come. Where there is no room, or no
-  //! descriptor, the guest that has said nothing for longest gives way once it had its time.
   void accept_guests(const Fd& listener) {
-    for (int i = 0; i < kAcceptedAtOnce; ++i) {
-      Accepted next = accept_one(listener);
-      exhausted_ = next.exhausted;
-      if (next.exhausted && !refused_.empty()) {
-        refused_.erase(refused_.begin());
-        next = accept_one(listener);
-      } else if (next.exhausted && !guests_.empty() && guests_.front().silent_for_long()) {
-        guests_.erase(guests_.begin());
-        next = accept_one(listener);
-      }
-      if (!next.socket.open()) return;
-      send_at_once(next.socket);
-      guests_.emplace_back(std::move(next.socket));
-      if (guests_.size() > kMostGuests) guests_.erase(guests_.begin());
-    }
-  }
-  void forget_closed() {
-    std::erase_if(guests_, [](const Guest& g) { return !g.link.open(); });
+    auto const spare = [&] {
+      if (refused_.empty()) return false;
+      refused_.erase(refused_.begin());
+      return true;
+    };
+    guests_.accept(listener, spare, [](const Fd& socket) {
+      send_at_once(socket);
+      return true;
+    });
   }
   //! The guest's hello once it is there. Whoever says anything else is a stranger: closed.
   std::optional<Hello> greeting(Link& guest) {
@@ -341,10 +330,10 @@ class TcpJoin {
     auto const bytes = write_refusal(refusal);
     for (const Link& link : links_)
       if (link.open()) (void)send_all(link, bytes);
-    return at_join(exhausted_ ? accept_error() : refusal.error(rank_));
+    return at_join(guests_.exhausted() ? accept_error() : refusal.error(rank_));
   }
   Joined without_those_above() const {
-    if (exhausted_) return at_join(accept_error());
+    if (guests_.exhausted()) return at_join(accept_error());
     std::vector<int> absent;
     for (int r = rank_ + 1; r < world_; ++r)
       if (!links_[static_cast<std::size_t>(r)].open()) absent.push_back(r);
@@ -425,12 +414,10 @@ class TcpJoin {
   }
   void wait(const Fd& listener, bool links_too) const {
     std::vector<pollfd> ready;
-    // Who waits without a descriptor would end every wait at once.
-    if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
-    for (const Guest& g : guests_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
+    guests_.wait_for(ready, listener);
     for (const Link& link : links_)
       if (link.open() && links_too) ready.push_back({.fd = link.socket.get(), .events = POLLIN, .revents = 0});
-    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(exhausted_ ? 20 : 1000));
+    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(guests_.most_ms()));
   }
 
   //! All connections are there on this side; the first round says that they are on every side.
@@ -444,9 +431,8 @@ class TcpJoin {
   std::chrono::nanoseconds timeout_;
   Deadline deadline_;
   std::vector<Link> links_;
-  std::vector<Guest> guests_;
+  Guests guests_;
   std::vector<Fd> refused_;  // told why not, and perhaps about to read it
-  bool exhausted_ = false;   // somebody waits for whom there is no descriptor
   std::function<bool()> moved_;
   Refusal refusal_;
 };
