@@ -22,32 +22,20 @@
 #include <unistd.h>
 
 #include "doctor/checks.hpp"
+#include "mori_ep/comm/passed_fd.hpp"
 
 namespace ep_bench::doctor_checks {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] bool ok() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
+using mori_ep::comm::Fd;
 
 //! What went wrong, in the words of errno.
 std::string refusal(const char* call) { return std::string(call) + ": " + std::strerror(errno); }
 
 //! A file in memory with one word written through a mapping; `trouble` says why there is none.
-Descriptor file_in_memory(std::string& trouble) {
-  Descriptor file(::memfd_create("mori_ep-doctor", MFD_CLOEXEC));
-  if (!file.ok()) {
+Fd file_in_memory(std::string& trouble) {
+  Fd file(::memfd_create("mori_ep-doctor", MFD_CLOEXEC));
+  if (!file.open()) {
     trouble = refusal("memfd_create");
     return file;
   }
@@ -80,61 +68,42 @@ void set_deadline(int socket) {
 template <class Address, class Talk>
 std::string meet(Address address, socklen_t length, Talk&& talk) {
   int const family = reinterpret_cast<const sockaddr&>(address).sa_family;
-  Descriptor const listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener.ok()) return refusal("socket");
+  Fd const listener(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!listener.open()) return refusal("socket");
   set_deadline(listener.get());
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   if (::bind(listener.get(), generic, length) != 0) return refusal("bind");
   if (::listen(listener.get(), 1) != 0) return refusal("listen");
   length = sizeof(address);
   if (::getsockname(listener.get(), generic, &length) != 0) return refusal("getsockname");
-  Descriptor const near(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!near.ok()) return refusal("socket");
+  Fd const near(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!near.open()) return refusal("socket");
   set_deadline(near.get());
   if (::connect(near.get(), generic, length) != 0) return refusal("connect");
-  Descriptor const far(::accept(listener.get(), nullptr, nullptr));
-  if (!far.ok()) return refusal("accept");
+  Fd const far(::accept(listener.get(), nullptr, nullptr));
+  if (!far.open()) return refusal("accept");
   set_deadline(far.get());
-  return talk(near.get(), far.get());
+  return talk(near, far);
 }
 
 //! Sends a descriptor from one end to the other, as ranks of several processes share memory.
-std::string pass_descriptor(int near, int far) {
+std::string pass_descriptor(const Fd& near, const Fd& far) {
   std::string trouble;
-  Descriptor const file = file_in_memory(trouble);
+  Fd const file = file_in_memory(trouble);
   if (!trouble.empty()) return trouble;
-  char byte = 'm';
-  iovec part{.iov_base = &byte, .iov_len = 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  int const sent = file.get();
-  std::memcpy(CMSG_DATA(header), &sent, sizeof(sent));
-  if (::sendmsg(near, &message, MSG_NOSIGNAL) != 1) return refusal("sendmsg of a descriptor");
-  message.msg_controllen = sizeof(control);
-  if (::recvmsg(far, &message, MSG_CMSG_CLOEXEC) != 1) return refusal("recvmsg of a descriptor");
-  header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return "a descriptor did not arrive";
-  int received = -1;
-  std::memcpy(&received, CMSG_DATA(header), sizeof(received));
-  Descriptor const arrived(received);
+  if (!mori_ep::comm::send_fd(near, file)) return refusal("sendmsg of a descriptor");
+  Fd arrived;
+  if (mori_ep::comm::take_fd(far, arrived) != mori_ep::comm::TakenFd::taken) return "a descriptor did not arrive";
   std::uint32_t word = 0;
   if (::pread(arrived.get(), &word, sizeof(word), 0) != sizeof(word)) return "the descriptor that arrived is no file";
   return "";
 }
 
-std::string pass_byte(int near, int far) {
+std::string pass_byte(const Fd& near, const Fd& far) {
   char byte = 'm';
-  if (::send(near, &byte, 1, MSG_NOSIGNAL) != 1) return refusal("send");
+  if (::send(near.get(), &byte, 1, MSG_NOSIGNAL) != 1) return refusal("send");
   byte = 0;
-  if (::recv(far, &byte, 1, 0) != 1) return refusal("recv");
+  if (::recv(far.get(), &byte, 1, 0) != 1) return refusal("recv");
   return byte == 'm' ? "" : "another byte arrived than was sent";
 }
 

@@ -17,6 +17,7 @@
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/link.hpp"
+#include "mori_ep/comm/passed_fd.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/comm/socket.hpp"
 
@@ -69,10 +70,10 @@ class FdExchange {
       for (std::size_t i = 0; i < count; ++i) {
         Fd& link = ask[i];
         if (!link.open()) continue;
-        Answer const answer = take(link, got[i]);
-        if (answer == Answer::none) continue;
-        if (answer == Answer::ended) return absent(members_[i]);
-        if (answer == Answer::no_descriptor) return failed(accept_error(), members_[i]);
+        TakenFd const answer = take_fd(link, got[i]);
+        if (answer == TakenFd::none) continue;
+        if (answer == TakenFd::ended) return absent(members_[i]);
+        if (answer == TakenFd::no_descriptor) return failed(accept_error(), members_[i]);
         link.close();
         --unanswered;
       }
@@ -100,7 +101,6 @@ class FdExchange {
     Secret secret{};
     std::int32_t open = 0;
   };
-  enum class Answer { none, taken, ended, no_descriptor };
 
   Status open(Fd& listener, Mailbox& box) {
     std::array<std::byte, 32> name{};
@@ -158,50 +158,6 @@ class FdExchange {
     bool const sent = ours && send_fd(guest, mine);
     guest.close();
     return sent;
-  }
-  //! A message of one byte with room for a descriptor. Points into itself.
-  struct Parcel {
-    char one = 1;
-    iovec data{.iov_base = &one, .iov_len = 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-
-    Parcel() noexcept {
-      message.msg_iov = &data;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof(control);
-    }
-    Parcel(const Parcel&) = delete;
-    Parcel& operator=(const Parcel&) = delete;
-  };
-  static bool send_fd(const Fd& link, const Fd& what) noexcept {
-    Parcel parcel;
-    cmsghdr* rights = CMSG_FIRSTHDR(&parcel.message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    int const fd = what.get();
-    std::memcpy(CMSG_DATA(rights), &fd, sizeof(fd));
-    return ::sendmsg(link.get(), &parcel.message, MSG_NOSIGNAL) == 1;
-  }
-  //! Linux looks for a message first and for the sender's end second: an end that it reports may have come between the
-  //! two, with the message before it. So an end counts when it is seen twice.
-  static Answer take(const Fd& link, Fd& into) noexcept {
-    Answer const answer = take_once(link, into);
-    return answer == Answer::ended ? take_once(link, into) : answer;
-  }
-  static Answer take_once(const Fd& link, Fd& into) noexcept {
-    Parcel parcel;
-    auto const n = ::recvmsg(link.get(), &parcel.message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return Answer::none;
-    const cmsghdr* rights = n == 1 ? CMSG_FIRSTHDR(&parcel.message) : nullptr;
-    if (n == 1 && (parcel.message.msg_flags & MSG_CTRUNC) != 0 && rights == nullptr) return Answer::no_descriptor;
-    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return Answer::ended;
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(rights), sizeof(fd));
-    into = Fd(fd);
-    return Answer::taken;
   }
   Error failed(Error error, int peer) const noexcept {
     error.phase = Phase::create;
