@@ -3,14 +3,15 @@
 # All that a GPU is wanted for, in one go and bounded: the device tests, compute-sanitizer, the tables of bench/cuda_tables.sh.
 # `bash bench/cuda_session.sh TEST_PROGRAM EP_BENCH FOLDER`: mori_ep_cuda_test and ep_bench, built with -DMORI_EP_GPU=cuda
 # -DCMAKE_BUILD_TYPE=Release. Output goes to FOLDER, a line for each step to stdout. LIMIT: seconds for one file's tests
-# (60); SANITIZED: random configurations under each sanitizer (8, 0 for none). Fails when a step does; 77 without a device.
+# (60); SANITIZED: random configurations under each sanitizer (8, 0 for none); PROCESSES: those with ranks as processes
+# (6). Fails when a step does; 77 without a device.
 set -uo pipefail
 if (($# != 3)); then
-  sed -n '3,6s/^# //p' "${BASH_SOURCE[0]}" >&2
+  sed -n '3,7s/^# //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 tests=$1 bench=$2 folder=$3
-limit=${LIMIT-60} sanitized=${SANITIZED-8} failed=0
+limit=${LIMIT-60} sanitized=${SANITIZED-8} processes=${PROCESSES-6} failed=0
 mkdir -p "$folder"
 
 # step NAME SECONDS COMMAND...
@@ -47,6 +48,11 @@ left_out='~[host_only]'
 for stem in $stems; do
   step "$stem" "$limit" "$tests" --filenames-as-tags "[#$stem]$left_out"
 done
+# Ranks as processes: each play starts the runtime in every one of them.
+MORI_EP_TEST_PROCESSES=1 step processes_recovery $((2 * limit)) "$tests" --filenames-as-tags \
+  '[#ep_dispatch_combine_recovery_test][processes]'
+MORI_EP_TEST_PROCESSES=1 MORI_EP_TEST_CASES=$processes step processes_random $((2 * limit)) "$tests" --filenames-as-tags \
+  '[#ep_dispatch_combine_random_test]'
 if ((sanitized > 0)) && ! command -v compute-sanitizer >/dev/null; then
   echo "compute-sanitizer is not on PATH: left out"
 elif ((sanitized > 0)); then

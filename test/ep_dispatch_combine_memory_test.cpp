@@ -162,4 +162,42 @@ TEST_CASE("a footprint that overflows or a bad configuration is an error, not a 
   REQUIRE(wrong.text() == "");
 }
 
+#if !defined(MORI_EP_GPU)
+TEST_CASE("memory that a caller brings to ranks in several processes comes with its descriptor, or is refused") {
+  constexpr int kWorld = 3, kOdd = 1;
+  EpDispatchCombineConfig const config{
+      .hidden_dim = 16, .max_num_inp_token_per_rank = 4, .num_experts_per_rank = 1, .num_experts_per_token = 1};
+  auto const needed = Op<float>::footprint(config, kWorld);
+  REQUIRE(needed.ok());
+  enum class Brings { good, no_descriptor, other_memory, short_file };
+  for (Brings const odd : {Brings::good, Brings::no_descriptor, Brings::other_memory, Brings::short_file}) {
+    std::vector<ShareableArena> memory;
+    for (int r = 0; r < kWorld; ++r) memory.emplace_back(needed->bytes);
+    ShareableArena const other(needed->bytes), smaller(needed->bytes - 4096);
+    struct Seen {
+      char wrong[200] = "";
+    };
+    SharedArray<Seen> seen(kWorld);
+    ProcessWorld processes(kWorld);
+    Status const s = processes.run([&](comm::Communicator& comm) -> Status {
+      comm::ArenaMemory mine = memory[static_cast<std::size_t>(comm.rank())].memory();
+      if (comm.rank() == kOdd && odd == Brings::no_descriptor) mine.fd = -1;
+      if (comm.rank() == kOdd && odd == Brings::other_memory) mine.fd = other.memory().fd;
+      if (comm.rank() == kOdd && odd == Brings::short_file) mine.fd = smaller.memory().fd;
+      auto op = Op<float>::create(comm, config, mine.bytes, mine.fd);
+      std::string const told = op.message();
+      auto const tells = [&](const char* part) { return told.find(part) != std::string::npos; };
+      bool const right = odd == Brings::good            ? op.ok()
+                         : odd == Brings::no_descriptor ? tells("rank 1") && tells("descriptor of the caller's memory")
+                                                        : tells("peer rank 1") && tells("bytes of a peer's arena");
+      if (!right) std::strncpy(seen[static_cast<std::size_t>(comm.rank())].wrong, told.c_str(), 199);
+      return comm.barrier();
+    });
+    REQUIRE(s.message() == "ok");
+    for (std::size_t r = 0; r < kWorld; ++r) CHECK(std::string(seen[r].wrong) == "");
+    for (const auto& m : memory) CHECK(m.intact());
+  }
+}
+#endif
+
 }  // namespace mori_ep::test

@@ -4,6 +4,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,7 +23,11 @@ namespace mori_ep::test {
 namespace {
 
 constexpr int kTokens = 5, kHidden = 16, kTopk = 3, kExpertsPerRank = 2;
+#if defined(MORI_EP_GPU)
+constexpr std::chrono::milliseconds kDeadline(8000);  // processes take turns on a device
+#else
 constexpr std::chrono::milliseconds kDeadline(400);
+#endif
 
 EpDispatchCombineConfig config() {
   return {.hidden_dim = kHidden,
@@ -198,6 +205,78 @@ TEST_CASE("members that cannot go on are refused by name, and nothing changes") 
   });
   REQUIRE(s.message() == "ok");
   REQUIRE(wrong.text() == "");
+}
+
+TEST_CASE("a process that is killed while rounds go on: the rest names it and goes on", "[processes]") {
+#if defined(MORI_EP_GPU)
+  if (!ranks_are_processes()) {
+    std::printf("SKIPPED: ranks as processes; MORI_EP_TEST_PROCESSES=1 and the tag [processes] run them\n");
+    return;
+  }
+#endif
+  constexpr int kWorld = 4, kVictim = 1;
+  struct Life {
+    std::int32_t rounds = 0, recovered = 0;
+    char wrong[240] = "";
+  };
+  for (int delay_ms : {0, 3, 20, 90}) {
+    SharedArray<Life> lives(kWorld);
+    ProcessWorld processes(kWorld);
+    processes.start([&](comm::Communicator& comm) -> Status {
+      begin_process();
+      settle<Machine>(comm.rank(), kWorld);
+      Life& life = lives[static_cast<std::size_t>(comm.rank())];
+      auto const complain = [&](const std::string& text) {
+        if (*life.wrong == '\0') std::strncpy(life.wrong, text.c_str(), sizeof(life.wrong) - 1);
+      };
+      Stream stream;
+      auto op = Ep<Machine>::create(comm, config());
+      if (!op.ok()) return op.status();
+      Rounds<Machine> rounds{comm.rank(), kWorld, stream};
+      std::vector<int> const all = comm::all_ranks(kWorld);
+      Status fault;
+      for (int round = 0; fault.ok(); ++round) {
+        auto const begin = std::chrono::steady_clock::now();
+        fault = rounds.play(*op, round);
+        if (std::chrono::steady_clock::now() - begin > kDeadline + std::chrono::seconds(1))
+          complain("waited longer than the deadline and a second");
+        if (fault.ok()) rounds.check(round, all);
+        std::atomic_ref(life.rounds).store(round + 1);
+      }
+      if ((fault.code() != Errc::timeout && fault.code() != Errc::peer_fault) || fault.error().peer != kVictim)
+        complain("does not name the victim: " + fault.message());
+      std::vector<int> const rest = without(all, kVictim);
+      if (Status s = op->recover(rest, stream); !s.ok()) return s;
+      for (int round = 0; round < 3; ++round) {
+        if (Status s = rounds.play(*op, round); !s.ok()) return s;
+        rounds.check(round, rest);
+      }
+      complain(rounds.wrong);
+      life.recovered = 1;
+      return {};
+    });
+    auto const all_play = [&] {
+      for (int r = 0; r < kWorld; ++r)
+        if (std::atomic_ref(lives[static_cast<std::size_t>(r)].rounds).load() < 2) return false;
+      return true;
+    };
+    auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!all_play() && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(all_play());
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    ::kill(processes.pid(kVictim), SIGKILL);
+    for (int rank = 0; rank < kWorld; ++rank) {
+      auto const& outcome = processes.wait(rank);
+      if (rank == kVictim) continue;
+      const Life& life = lives[static_cast<std::size_t>(rank)];
+      INFO("rank " << rank << ": " << outcome.error.message());
+      CHECK(outcome.status == 0);
+      CHECK(std::string(outcome.thrown) == "");
+      CHECK(std::string(life.wrong) == "");
+      CHECK(life.recovered == 1);
+    }
+  }
 }
 
 #if !defined(MORI_EP_GPU)

@@ -31,6 +31,22 @@ foreach(source IN LISTS machine_tests plan_tests gpu_tests)
   set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endforeach()
 
+# Ranks as processes, which take turns on a device: each play starts its processes, and with them the runtime, anew. The
+# tests that only play plans, since nothing else may start the runtime in the process that forks; and those that are
+# written for it.
+foreach(source IN LISTS plan_tests ITEMS ep_dispatch_combine_recovery_test.cpp)
+  cmake_path(GET source STEM stem)
+  string(REGEX REPLACE "_test$" "" name ${stem})
+  set(only "~[host_only]")
+  if(stem STREQUAL "ep_dispatch_combine_recovery_test")
+    set(only "[processes]")
+  endif()
+  set(test mori_ep.${MORI_EP_GPU}.processes.${name})
+  add_test(NAME ${test} COMMAND ${program} --filenames-as-tags "[#${stem}]${only}")
+  set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 1800 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
+                                          ENVIRONMENT "MORI_EP_TEST_PROCESSES=1;MORI_EP_TEST_CASES=12")
+endforeach()
+
 # ctest -L sanitizer: small worlds under compute-sanitizer. memcheck sees every access. racecheck sees hazards in a
 # block's shared memory, and nothing else: the order of accesses between ranks is what the host's ThreadSanitizer runs
 # and schedule/exploration_test.cpp show. initcheck sees reads of device memory that nothing wrote, and takes what a

@@ -136,12 +136,13 @@ class EpDispatchCombine {
   }
 
   //! @brief Collective over `comm`: checks, allocates (or takes `memory`: 256-byte aligned, at least `footprint()`
-  //!        bytes, kept alive until every rank's operator is gone; on AMD fine-grained) and joins. An error of one rank
-  //!        is the error of all.
+  //!        bytes, kept alive until every rank's operator is gone; on AMD fine-grained; where ranks are processes with
+  //!        `memory_fd`, by which the others map it (comm::ArenaMemory)) and joins. An error of one rank is the error of
+  //!        all.
   [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
                                                         const EpDispatchCombineConfig& config,
-                                                        std::span<std::byte> memory = {}) noexcept {
-    auto runner = Runner::create(comm, config, memory, protocol());
+                                                        std::span<std::byte> memory = {}, int memory_fd = -1) noexcept {
+    auto runner = Runner::create(comm, config, {memory, memory_fd}, protocol());
     if (!runner.ok()) return runner.error();
     return EpDispatchCombine(comm, config, std::move(*runner));
   }

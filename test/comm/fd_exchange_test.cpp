@@ -193,7 +193,7 @@ TEST_CASE("an arena that a rank cannot map is an error of all ranks, at once") {
   CHECK(Clock::now() - begin < seconds(20));
 }
 
-TEST_CASE("a caller's memory is refused between processes, by name and on every rank") {
+TEST_CASE("a caller's memory without a descriptor is refused between processes, by name and on every rank") {
   ProcessWorld world(2);
   world.start([&](Communicator& comm) -> Status {
     std::size_t const bytes = Ep::footprint(kConfig, 2).value().bytes;
@@ -203,7 +203,7 @@ TEST_CASE("a caller's memory is refused between processes, by name and on every 
   for (int rank = 0; rank < 2; ++rank) {
     std::string const said = world.wait(rank).error.message();
     INFO(said);
-    CHECK(said.find("rank 1: invalid argument in create: caller's memory is 1, limit 0, peer rank 0.") !=
+    CHECK(said.find("rank 1: invalid argument in create: descriptor of the caller's memory is 0, limit 1, peer rank 0.") !=
           std::string::npos);
   }
 }

@@ -215,6 +215,28 @@ TEST_CASE("a socket that would connect to itself does not, and leaves the port t
   CHECK(std::string(said[0].text) == "ok");
 }
 
+TEST_CASE("a host with several addresses: rank 0 listens where it can, others find it there") {
+  // 192.0.2.1 is nobody's (RFC 5737), so no rank 0 can listen there; where nothing listens, a guest tries the next.
+  auto const nobodys = SocketAddress::parse("192.0.2.1:1").value().front();
+  auto const free = comm::listen_at(local(0), 1);
+  REQUIRE(free.ok());
+  auto const here = SocketAddress::of(*free).value().with_port(0);
+  std::vector<SocketAddress> const places{nobodys, here};
+  auto root = comm::TcpRoot::open(places, {});
+  REQUIRE(root.message() == "ok");
+  auto const content = comm::read_unique_id(root->id());
+  REQUIRE(content.has_value());
+  std::vector<SocketAddress> const seen{local(1), content->root, local(1)};
+  auto const found = comm::connect_to(seen, comm::Deadline(std::chrono::seconds(5)));
+  CHECK(found.message() == "ok");
+  CHECK(!comm::TcpRoot::open(std::vector{nobodys, nobodys}, {}).ok());
+  std::vector<SocketAddress> const closed{local(1), local(1)};
+  auto const begin = std::chrono::steady_clock::now();
+  auto const nowhere = comm::connect_to(closed, comm::Deadline(milliseconds(200)));
+  CHECK(nowhere.error().value == ECONNREFUSED);
+  CHECK(std::chrono::steady_clock::now() - begin >= milliseconds(200));
+}
+
 TEST_CASE("addresses: what is none, and link-local ones of another host") {
   using namespace std::string_view_literals;
   for (std::string_view const bad : {"127.0.0.1\0x:80"sv, "a b:1"sv, "a\n:1"sv, "[]:1"sv}) {

@@ -277,7 +277,7 @@ void fuzz_join(Source in) {
     judge(join_tcp(at.text(), 1, 2, options));
     other.join();
   } else {
-    auto root = TcpRoot::open(any, options);
+    auto root = TcpRoot::open({&any, 1}, options);
     require(root.ok(), "a port");
     SocketAddress const at = read_unique_id(root->id())->root;
     std::thread other([&] { stranger.to(at); });
@@ -325,7 +325,8 @@ std::vector<Bytes> seeds(std::string_view target) {
     ByteWriter huge;
     huge.put(FrameHeader::kMagic).put(std::uint16_t{4}).put(std::uint16_t{0}).put(kMostPayload);
     out.push_back(numbers({0, 0, 7}) + huge.take());
-    auto const root = TcpRoot::open(here.with_port(0), {});
+    SocketAddress const at = here.with_port(0);
+    auto const root = TcpRoot::open({&at, 1}, {});
     if (root.ok()) out.push_back(numbers({2}) + root->id().bytes);
     for (const char* address : {"127.0.0.1:80", "[::1]:65535", "[fe80::1%eth0]:1", "host.example:8080"})
       out.push_back(numbers({3}) + text(address));

@@ -6,9 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
+#include "mori_ep/comm/symmetric_heap.hpp"
 #include "support/machine.hpp"
 #include "support/random.hpp"
 
@@ -149,6 +153,30 @@ template <>
 class GuardedArena<exec::Host> : public Guarded {
  public:
   using Guarded::Guarded;
+};
+
+//! @brief An arena that ranks in several processes reach, made by their parent, with a canary behind it.
+class ShareableArena {
+ public:
+  explicit ShareableArena(std::size_t bytes)
+      : shared_(exec::Host::allocate_shareable(bytes + Guarded::kGuard)), bytes_(bytes) {
+    if (shared_.memory == nullptr) throw std::bad_alloc();
+    std::fill_n(shared_.memory, bytes_, Guarded::kFill);
+    std::fill_n(shared_.memory + bytes_, Guarded::kGuard, Guarded::kCanary);
+  }
+  ShareableArena(ShareableArena&& other) noexcept : shared_(std::exchange(other.shared_, {})), bytes_(other.bytes_) {}
+  ShareableArena& operator=(ShareableArena&&) = delete;
+  ~ShareableArena() {
+    if (shared_.memory == nullptr) return;
+    exec::Host::release_shareable(shared_.memory, bytes_ + Guarded::kGuard);
+    ::close(shared_.fd);
+  }
+  [[nodiscard]] comm::ArenaMemory memory() const { return {{shared_.memory, bytes_}, shared_.fd}; }
+  [[nodiscard]] bool intact() const { return Guarded::all(shared_.memory + bytes_, Guarded::kGuard, Guarded::kCanary); }
+
+ private:
+  exec::ShareableMemory shared_;
+  std::size_t bytes_;
 };
 
 }  // namespace mori_ep::test

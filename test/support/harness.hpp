@@ -90,20 +90,24 @@ class Player {
       slots_.emplace_back(plan_.calls.size());
       for (std::size_t i = 0; i < plan_.calls.size(); ++i) prepare(slots_.back()[i], rank, i);
     }
-    // No other process can reach memory that a caller gives.
-    if ((plan_.setup.own_memory && !ranks_are_processes()) || raw_arenas()) {
+    if (plan_.setup.own_memory || raw_arenas()) {
       auto const footprint = Operator::footprint(c, plan_.setup.world);
       for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
-        settle<Exec>(rank, plan_.setup.world);
-        arenas_.emplace_back(footprint->bytes);
+        if (!ranks_are_processes()) {
+          settle<Exec>(rank, plan_.setup.world);
+          arenas_.emplace_back(footprint->bytes);
+        } else if constexpr (std::is_same_v<Exec, exec::Host>) {
+          shareable_arenas_.emplace_back(footprint->bytes);
+        }
       }
     }
   }
 
-  [[nodiscard]] std::span<std::byte> arena(int rank) const {
+  [[nodiscard]] comm::ArenaMemory arena(int rank) const {
+    auto const r = static_cast<std::size_t>(rank);
+    if (!shareable_arenas_.empty()) return shareable_arenas_[r].memory();
     if (arenas_.empty()) return {};
-    const auto& memory = arenas_[static_cast<std::size_t>(rank)];
-    return {memory.data(), memory.bytes()};
+    return {.bytes = {arenas_[r].data(), arenas_[r].bytes()}};
   }
 
   //! @brief Enqueues this rank's steps. `streams` has `setup.streams` of them.
@@ -139,6 +143,8 @@ class Player {
     }
     for (std::size_t rank = 0; rank < arenas_.size(); ++rank)
       if (!arenas_[rank].intact()) return "rank " + std::to_string(rank) + ": canary of the arena";
+    for (std::size_t rank = 0; rank < shareable_arenas_.size(); ++rank)
+      if (!shareable_arenas_[rank].intact()) return "rank " + std::to_string(rank) + ": canary of the shared arena";
     return {};
   }
 
@@ -500,6 +506,7 @@ class Player {
   std::vector<std::vector<oracle::Received>> expected_;  // [call][rank]
   std::vector<std::vector<Slot>> slots_;                 // [rank][call]
   std::vector<GuardedArena<Exec>> arenas_;
+  std::vector<ShareableArena> shareable_arenas_;
 };
 
 //! @brief Plays the plan and compares with the oracle. `hashes`: gets a hash of all bytes that came out, by call and
@@ -508,10 +515,12 @@ template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   Player<Operator> player(plan);
   auto const rank_main = [&](comm::Communicator& comm) -> Status {
+    if (ranks_are_processes()) begin_process();
     settle<typename Player<Operator>::Exec>(comm.rank(), comm.world());
     // Streams first: after create, peers' kernels may wait for this rank's, which the runtime must not hold back.
     std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
-    auto op = Operator::create(comm, plan.setup.config, player.arena(comm.rank()));
+    comm::ArenaMemory const memory = player.arena(comm.rank());
+    auto op = Operator::create(comm, plan.setup.config, memory.bytes, memory.fd);
     if (!op.ok()) return op.status();
     Status const enqueued = player.perform(*op, comm.rank(), streams.data());
     for (auto& stream : streams) stream.synchronize();

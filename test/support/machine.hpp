@@ -17,6 +17,8 @@ namespace mori_ep::test {
 //! @brief Called first in main(): 0 when the tests can run, else the exit status that says why not (kSkipped).
 int prepare_machine();
 inline constexpr int kSkipped = 77;
+//! @brief Called first in a rank's own process: what it shares with the others becomes memory that its kernels reach.
+void begin_process();
 
 //! @brief Memory for operands, at a multiple of 256 bytes: the process's on the host, pinned where kernels of a GPU
 //!        read and write it. Defined by the executable (machine.cpp, machine_gpu.cpp), so that objects can be shared.

@@ -6,6 +6,9 @@
 #include <mutex>
 
 #include "support/machine_gpu.hpp"
+#include "support/process_world.hpp"
+#include "support/processes.hpp"
+#include "support/shared_pool.hpp"
 
 namespace mori_ep::test {
 
@@ -47,24 +50,50 @@ void enqueue_copy(void* to, const void* from, std::size_t bytes, exec::gpu::RtSt
   expect_success(MORI_EP_RT(GetLastError)(), "copy");
 }
 
+namespace {
+
+//! 0 when there is a device.
+int look_for_device() {
+  int devices = 0;
+  auto const error = MORI_EP_RT(GetDeviceCount)(&devices);
+  if (error == exec::gpu::kRtSuccess && devices > 0) return 0;
+  std::printf("SKIPPED: no %s device on this machine (%s)\n", Machine::kName, MORI_EP_RT(GetErrorString)(error));
+  std::fflush(stdout);
+  return kSkipped;
+}
+//! What the runtime may do only while no kernel waits for another.
+void prepare_devices() {
+  for (int device = Machine::device_count() - 1; device >= 0; --device) {
+    Machine::use_device(device).or_throw();
+    prepare_stream_kernels();
+  }
+  give_memory(take_memory(1), 1);
+}
+
+}  // namespace
+
 int prepare_machine() {
   // Ranks that share a device wait for each other inside kernels: every stream needs a hardware queue of its own, and
   // no kernel may be loaded while others wait for it. Both are read when the runtime starts.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-  int devices = 0;
-  auto const error = MORI_EP_RT(GetDeviceCount)(&devices);
-  if (error == exec::gpu::kRtSuccess && devices > 0) {
-    // What the runtime may do only while no kernel waits for another.
-    for (int device = devices - 1; device >= 0; --device) {
-      Machine::use_device(device).or_throw();
-      prepare_stream_kernels();
-    }
-    give_memory(take_memory(1), 1);
-    return 0;
+  if (ranks_are_processes()) {
+    // Forks cannot use a runtime that their parent has started.
+    int const status = Fork([] { std::_Exit(look_for_device()); }).wait();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
   }
-  std::printf("SKIPPED: no %s device on this machine (%s)\n", Machine::kName, MORI_EP_RT(GetErrorString)(error));
-  return kSkipped;
+  int const status = look_for_device();
+  if (status == 0) prepare_devices();
+  return status;
+}
+
+void begin_process() {
+  auto const shared = shared_pool().used();
+  if (!shared.empty())
+    expect_success(MORI_EP_RT(HostRegister)(shared.data(), shared.size(),
+                                            MORI_EP_RT(HostRegisterMapped) | MORI_EP_RT(HostRegisterPortable)),
+                   "pinning the memory that ranks share");
+  prepare_devices();
 }
 
 namespace {
@@ -94,7 +123,7 @@ class PinnedPool {
     std::size_t const piece = std::size_t{1} << (size_class < 8 ? 8 : size_class);
     std::size_t const pieces = piece < kRun ? kRun / piece : 1;
     if (pieces * piece > left_) {
-      left_ = std::max(kSlab, piece);
+      left_ = std::max(ranks_are_processes() ? kSlabOfProcess : kSlab, piece);
       at_ = Machine::allocate_board(left_);
       if (at_ == nullptr) throw std::bad_alloc();
     }
@@ -104,7 +133,8 @@ class PinnedPool {
     left_ -= pieces * piece;
   }
 
-  static constexpr std::size_t kRun = std::size_t{1} << 20, kSlab = std::size_t{1} << 30;
+  static constexpr std::size_t kRun = std::size_t{1} << 20, kSlab = std::size_t{1} << 30,
+                               kSlabOfProcess = std::size_t{1} << 26;
   std::byte* at_ = nullptr;
   std::size_t left_ = 0;
   std::mutex mutex_;
@@ -118,8 +148,13 @@ PinnedPool& pool() {
 
 }  // namespace
 
-std::byte* take_memory(std::size_t bytes) { return pool().take(bytes); }
-void give_memory(std::byte* memory, std::size_t bytes) noexcept { pool().give(memory, bytes); }
+std::byte* take_memory(std::size_t bytes) {
+  return ranks_are_processes() && !ProcessWorld::in_child() ? shared_pool().take(bytes) : pool().take(bytes);
+}
+void give_memory(std::byte* memory, std::size_t bytes) noexcept {
+  if (!ranks_are_processes() || !shared_pool().has(memory)) return pool().give(memory, bytes);
+  if (!ProcessWorld::in_child()) shared_pool().give(memory, bytes);
+}
 
 const void* mark_kernel_elsewhere() { return exec::gpu::entry_of<MarkKernel>(); }
 Status launch_mark_elsewhere(const exec::LaunchGeometry& geometry, const MarkKernel& kernel,

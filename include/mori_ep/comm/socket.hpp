@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -282,10 +283,19 @@ inline void send_at_once(const Fd& socket) noexcept {
 //! @brief While nobody listens at an address: may somebody come yet, or is who listened there gone?
 enum class WhenRefused { try_again, give_up };
 
-//! @brief Connects by the deadline. While nobody listens there yet, or the way is down, it tries again.
-[[nodiscard]] inline Result<Fd> connect_to(const SocketAddress& address, const Deadline& deadline,
+inline constexpr std::chrono::seconds kOneAddress(2);  //!< how long one of several addresses is waited for
+
+//! @brief Connects by the deadline to one of the addresses that a host has, at least one, which it tries in turn. While
+//!        nobody listens there yet, or the way is down, it tries again.
+[[nodiscard]] inline Result<Fd> connect_to(std::span<const SocketAddress> addresses, const Deadline& deadline,
                                            WhenRefused when_refused = WhenRefused::try_again) noexcept {
-  for (int wait_ms = 1;; wait_ms = std::min(2 * wait_ms, 50)) {
+  bool const others = addresses.size() > 1;
+  int wait_ms = 1;
+  for (std::size_t tries = 1;; ++tries) {
+    const SocketAddress& address = addresses[(tries - 1) % addresses.size()];
+    // An address that swallows what is sent there must not keep this side from the next.
+    Deadline const patience =
+        others ? Deadline(std::min<std::chrono::nanoseconds>(deadline.left(), kOneAddress)) : deadline;
     auto socket = stream_socket(address.family());
     if (!socket.ok()) return socket;
     int failed = 0;
@@ -293,7 +303,7 @@ enum class WhenRefused { try_again, give_up };
       failed = errno;
       if (failed == EINPROGRESS) {
         pollfd ready{.fd = socket->get(), .events = POLLOUT, .revents = 0};
-        while (::poll(&ready, 1, deadline.left_ms()) <= 0 && !deadline.passed()) {
+        while (::poll(&ready, 1, patience.left_ms()) <= 0 && !patience.passed()) {
         }
         socklen_t length = sizeof(failed);
         failed = ready.revents == 0 ? ETIMEDOUT : 0;
@@ -312,14 +322,21 @@ enum class WhenRefused { try_again, give_up };
       (void)::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
       failed = ECONNREFUSED;
     }
-    bool const may_pass = (failed == ECONNREFUSED && when_refused == WhenRefused::try_again) || failed == ECONNRESET ||
-                          failed == EHOSTUNREACH || failed == ENETUNREACH || failed == EINTR || failed == EAGAIN ||
-                          failed == EADDRNOTAVAIL;  // the last: for now, all ports of this side are in use
+    bool const no_port_left = failed == EADDRNOTAVAIL;  // for now, all of this side's are in use
+    bool const may_pass = no_port_left || (failed == ECONNREFUSED && when_refused == WhenRefused::try_again) ||
+                          failed == ECONNRESET || failed == EHOSTUNREACH || failed == ENETUNREACH || failed == EINTR ||
+                          failed == EAGAIN || (failed == ETIMEDOUT && others);
     if (!may_pass || deadline.passed())
       return system_error("connect", failed, "Is the other side up, and is its port reachable from here?");
     socket->close();
+    if (tries % addresses.size() != 0) continue;
     (void)::poll(nullptr, 0, deadline.left_ms(wait_ms));
+    wait_ms = std::min(2 * wait_ms, 50);
   }
+}
+[[nodiscard]] inline Result<Fd> connect_to(const SocketAddress& address, const Deadline& deadline,
+                                           WhenRefused when_refused = WhenRefused::try_again) noexcept {
+  return connect_to(std::span(&address, 1), deadline, when_refused);
 }
 
 }  // namespace mori_ep::comm

@@ -11,14 +11,26 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/fd_exchange.hpp"
+#include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/exec/concepts.hpp"
 
 namespace mori_ep::comm {
 
 //! @brief Which of a machine's memories: where kernels work, or where the host may read and write, too.
 enum class Place { device, board };
+
+//! @brief Memory that a caller brings for an arena. Ranks that are threads of one process reach `bytes`. Ranks in several
+//!        processes need `fd`, too, by which the others map it from its first byte on: what Exec::allocate_shareable()
+//!        gives, a file of shared memory on the host, an allocation of cuMemCreate on NVIDIA. It stays the caller's, who
+//!        may close it once the operator is created.
+struct ArenaMemory {
+  std::span<std::byte> bytes = {};
+  int fd = -1;
+};
 
 //! @brief One rank's arena as this process sees it: its own, the caller's (who keeps it alive until every rank's operator
 //! is gone), or a mapping of another process's.
@@ -34,10 +46,12 @@ class Arena {
       auto const got = place == Place::device ? Exec::allocate_shareable(bytes) : Exec::allocate_shareable_board(bytes);
       data_ = got.memory;
       shared_as_ = Fd(got.fd);
-      kind_ = Kind::mapped;
+      kind_ = Kind::shareable;
     }
   }
-  explicit Arena(std::span<std::byte> borrowed) noexcept : data_(borrowed.data()), bytes_(borrowed.size()) {}
+  explicit Arena(const ArenaMemory& brought) noexcept : data_(brought.bytes.data()), bytes_(brought.bytes.size()) {
+    if (brought.fd >= 0) shared_as_ = Fd(::fcntl(brought.fd, F_DUPFD_CLOEXEC, 0));
+  }
   //! @brief Another process's arena; `data()` is nullptr when it cannot be mapped.
   Arena(const Fd& shared_as, std::size_t bytes, Place place) noexcept : bytes_(bytes), place_(place) {
     if constexpr (exec::SharesBetweenProcesses<Exec>) {
@@ -50,11 +64,14 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena() {
     if (data_ == nullptr) return;
+    bool const on_device = place_ == Place::device;
     if (kind_ == Kind::owned) {
-      place_ == Place::device ? Exec::release(data_, bytes_) : Exec::release_board(data_, bytes_);
+      on_device ? Exec::release(data_, bytes_) : Exec::release_board(data_, bytes_);
     } else if constexpr (exec::SharesBetweenProcesses<Exec>) {
-      if (kind_ == Kind::mapped)
-        place_ == Place::device ? Exec::unmap_shared(data_, bytes_) : Exec::unmap_shared_board(data_, bytes_);
+      if (kind_ == Kind::shareable)
+        on_device ? Exec::release_shareable(data_, bytes_) : Exec::release_shareable_board(data_, bytes_);
+      else if (kind_ == Kind::mapped)
+        on_device ? Exec::unmap_shared(data_, bytes_) : Exec::unmap_shared_board(data_, bytes_);
     }
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
@@ -65,7 +82,7 @@ class Arena {
   [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }
 
  private:
-  enum class Kind { borrowed, owned, mapped };
+  enum class Kind { borrowed, owned, shareable, mapped };
   std::byte* data_ = nullptr;
   std::size_t bytes_;
   Place place_ = Place::device;
@@ -90,15 +107,17 @@ class SymmetricHeap {
     struct Entry {
       const std::shared_ptr<Arena<Exec>>* address;  // means something in the rank's own process
       std::size_t bytes;
+      std::uint64_t mark;
     };
-    Entry const entry{&mine, mine->bytes()};
+    bool const apart = !comm.in_process(members);
+    Entry entry{&mine, mine->bytes(), 0};
+    Status here = apart && !mine->owned() ? put_mark(*mine, entry.mark) : Status();
     std::vector<Entry> entries(members.size());
     if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry)); !s.ok()) return s;
     std::vector<Fd> descriptors(members.size());
-    Status here;
-    if (!comm.in_process(members)) {
+    if (apart) {
       auto got = FdExchange(comm, members).run(mine->shared_as());
-      here = got.status();
+      if (here.ok()) here = got.status();
       if (got.ok()) descriptors = std::move(*got);
     }
     heap.arenas_.assign(static_cast<std::size_t>(comm.world()), mine);
@@ -108,7 +127,8 @@ class SymmetricHeap {
       if (r != comm.rank())
         arena = comm.in_process(r) ? *entries[i].address
                                    : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
-      if (arena->data() == nullptr) here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
+      if (arena->data() == nullptr || !has_mark(*arena, entries[i].mark))
+        here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
     // Also a barrier: the addresses above are of stack objects.
     Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
@@ -147,6 +167,17 @@ class SymmetricHeap {
     std::int32_t peer = -1;
     std::int64_t value = 0;
   };
+  //! A caller's descriptor may be of other memory than the caller's: a peer finds a number there that only this rank
+  //! knows, or it does not map what it should. 0 is no mark.
+  static Status put_mark(Arena<Exec>& arena, std::uint64_t& mark) noexcept {
+    if (Status s = draw(std::as_writable_bytes(std::span(&mark, 1))); !s.ok()) return s;
+    mark |= 1;
+    return Exec::copy(arena.data(), &mark, sizeof(mark));
+  }
+  static bool has_mark(const Arena<Exec>& arena, std::uint64_t mark) noexcept {
+    std::uint64_t found = 0;
+    return mark == 0 || (Exec::copy(&found, arena.data(), sizeof(found)).ok() && found == mark);
+  }
   static Error cannot_map(int rank, int peer, std::int64_t bytes) noexcept {
     return {.code = Errc::out_of_memory,
             .phase = Phase::create,
@@ -154,7 +185,9 @@ class SymmetricHeap {
             .peer = peer,
             .field = "bytes of a peer's arena",
             .value = bytes,
-            .hint = "It cannot be mapped there: raise that process's address space limit (ulimit -v)."};
+            .hint =
+                "It cannot be mapped there: raise that process's address space limit (ulimit -v), give memory whose "
+                "descriptor covers it, and let GPUs be visible to both processes and linked to each other."};
   }
   //! The error of the lowest rank that failed by itself, before those that failed because a peer did.
   static Status judge(const std::vector<Outcome>& outcomes, std::span<const int> members, const Status& here,

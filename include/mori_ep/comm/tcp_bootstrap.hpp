@@ -37,7 +37,7 @@ namespace detail {
     return Refusal{
         .reason = Refusal::Reason::version, .value = kBootstrapVersion, .limit = content->version, .missing = {}}
         .error(rank);
-  return join.as_guest(content->root, content->key);
+  return join.as_guest({&content->root, 1}, content->key);
 }
 }  // namespace detail
 
@@ -63,8 +63,8 @@ namespace detail {
   if (Status s = TcpJoin::check(rank, world); !s.ok()) return s;
   auto const found = SocketAddress::parse(address);
   if (!found.ok()) return found.status();
-  if (rank != 0) return TcpJoin(rank, world, options.timeout).as_guest(found->front(), TcpRoot::key_of(options.job));
-  auto root = TcpRoot::open(found->front(), options);
+  if (rank != 0) return TcpJoin(rank, world, options.timeout).as_guest(*found, TcpRoot::key_of(options.job));
+  auto root = TcpRoot::open(*found, options);
   if (!root.ok()) return root.status();
   return TcpJoin(0, world, options.timeout).as_root(std::move(*root));
 }

@@ -74,9 +74,12 @@ class TcpRoot {
     if (!address.ok()) return address.status();
     return open_at(*address);
   }
-  //! @brief Listens at a given address: for ranks that were given the same one, and the name of the job for a key.
-  static Result<TcpRoot> open(const SocketAddress& address, const TcpOptions& options) {
-    auto root = open_at(address);
+  //! @brief Listens at the first of a host's addresses where it can: for ranks that were given the same, and the name of
+  //!        the job for a key.
+  static Result<TcpRoot> open(std::span<const SocketAddress> addresses, const TcpOptions& options) {
+    auto root = open_at(addresses.front());
+    for (std::size_t i = 1; i < addresses.size() && !root.ok(); ++i)
+      if (auto other = open_at(addresses[i]); other.ok()) root = std::move(other);
     if (root.ok()) root->asks_ = key_of(options.job);
     return root;
   }
@@ -198,13 +201,15 @@ class TcpJoin {
       if (absent > 0) wait(root.listener_, true);
     }
     auto const bytes = write_table(table);
+    // A rank that has ended by now is named to all in the first round; rank 0's own end would be blamed for it.
     for (std::size_t r = 1; r < links_.size(); ++r)
-      if (!send_all(links_[r], bytes)) return lost(static_cast<int>(r));
+      if (!send_all(links_[r], bytes) && deadline_.passed()) return lost(static_cast<int>(r));
     return meet();
   }
 
   //! @brief Another rank: greets rank 0, then connects to the ranks below it and is connected to by those above.
-  Joined as_guest(const SocketAddress& root, const JobKey& key) {
+  //! `root`: the addresses at one of which rank 0 listens.
+  Joined as_guest(std::span<const SocketAddress> root, const JobKey& key) {
     auto to_root = connect_to(root, deadline_);
     if (!to_root.ok()) {
       Error e = to_root.error();

@@ -166,14 +166,17 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
 };
 
 //! @brief A machine whose ranks may be processes: memory and boards come with a descriptor by which another process maps
-//!        them. What one process allocated or mapped it gives back by unmap; the last to do so frees it.
+//!        them, and last until the last of those that made or mapped them has given them back, in whatever order.
 template <class E>
 concept SharesBetweenProcesses = ExecPolicy<E> && requires(std::byte* memory) {
+  { E::can_share() } -> std::same_as<bool>;  // does the calling thread's device do it?
   { E::allocate_shareable(std::size_t{1}) } -> std::same_as<ShareableMemory>;  // zeroed, or nullptr and -1
+  E::release_shareable(memory, std::size_t{1});                                // what this process allocated
   { E::allocate_shareable_board(std::size_t{1}) } -> std::same_as<ShareableMemory>;
+  E::release_shareable_board(memory, std::size_t{1});
   { E::map_shared(0, std::size_t{1}) } -> std::same_as<std::byte*>;  // nullptr when it cannot
+  E::unmap_shared(memory, std::size_t{1});                           // what this process mapped
   { E::map_shared_board(0, std::size_t{1}) } -> std::same_as<std::byte*>;
-  E::unmap_shared(memory, std::size_t{1});
   E::unmap_shared_board(memory, std::size_t{1});
 };
 

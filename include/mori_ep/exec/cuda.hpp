@@ -12,7 +12,7 @@ namespace mori_ep::exec {
 struct Cuda : gpu::Gpu {
   static constexpr const char* kName = "cuda";
 };
-static_assert(ExecPolicy<Cuda>);
+static_assert(SharesBetweenProcesses<Cuda>);
 
 }  // namespace mori_ep::exec
 

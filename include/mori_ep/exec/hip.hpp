@@ -13,7 +13,7 @@ namespace mori_ep::exec {
 struct Hip : gpu::Gpu {
   static constexpr const char* kName = "hip";
 };
-static_assert(ExecPolicy<Hip>);
+static_assert(SharesBetweenProcesses<Hip>);
 
 }  // namespace mori_ep::exec
 

@@ -40,7 +40,7 @@ class Runner {
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
   static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
-                                                std::span<std::byte> memory, std::uint64_t protocol) noexcept {
+                                                const comm::ArenaMemory& memory, std::uint64_t protocol) noexcept {
     JoinRecord mine{.protocol = protocol, .config = config, .element_bytes = sizeof(T)};
     launch::LaunchLimits limits;
     std::vector<int> const everyone = comm::all_ranks(comm.world());
@@ -49,12 +49,13 @@ class Runner {
     mine.devices = Exec::device_count();
     mine.process = comm.location().process;
     mine.host = comm.location().host;
-    mine.shares_between_processes = exec::SharesBetweenProcesses<Exec> ? 1 : 0;
+    bool const given = !memory.bytes.empty(), apart = !comm.in_process(everyone);
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
       (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // their launches say so if they cannot be
       (void)Exec::template prepare<CountedKernel<TotalsKernel>>();
+      if constexpr (exec::SharesBetweenProcesses<Exec>) mine.shares_between_processes = !apart || Exec::can_share();
       mine.device = Exec::device();
       mine.ordinal = Exec::ordinal();
       mine.reachable = Exec::reachable();
@@ -65,15 +66,15 @@ class Runner {
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
-      bool const fits = !memory.empty() || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
+      bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
       if (!layout.overflow && fits) {
-        bool const shared = !comm.in_process(everyone);
-        arena = memory.empty() ? std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, shared)
-                               : std::make_shared<comm::Arena<Exec>>(memory);
-        board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, shared);
+        arena = given ? std::make_shared<comm::Arena<Exec>>(memory)
+                      : std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, apart);
+        board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, apart);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
         mine.capturing = !there && Exec::capturing() ? 1 : 0;
-        mine.memory_given = memory.empty() ? 0 : 1;
+        mine.memory_given = given ? 1 : 0;
+        mine.memory_descriptor = arena->shared_as().open() ? 1 : 0;
         mine.memory_bytes = there ? static_cast<std::int64_t>(arena->bytes()) : 0;
         mine.memory_aligned =
             reinterpret_cast<std::uintptr_t>(arena->data()) % comm::LayoutBuilder::kAlign == 0 ? 1 : 0;
@@ -91,7 +92,7 @@ class Runner {
     auto boards = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(board));
     if (!boards.ok()) return boards.error();
     comm::HeapBudget::Share heap;
-    if (memory.empty()) heap = {comm.heap(), mine.needed_bytes};
+    if (!given) heap = {comm.heap(), mine.needed_bytes};
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
     runner->heap_ = std::move(heap);
     runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();

@@ -16,7 +16,7 @@
 namespace mori_ep::schedule {
 
 inline constexpr std::uint32_t kProtocolVersion =
-    2;  //!< in header-only code the wire layout is the ABI: any change counts here
+    3;  //!< in header-only code the wire layout is the ABI: any change counts here
 
 //! @brief A hash over names, so that ranks built from different types or versions find out.
 class ProtocolHash {
@@ -45,7 +45,8 @@ struct JoinRecord {
   std::int64_t memory_bytes = 0;                       //!< what it has: allocated, or the caller's
   std::int32_t memory_given = 0;                       //!< nonzero: the caller's
   std::int32_t memory_aligned = 1;
-  std::int32_t shares_between_processes = 1;    //!< can another process map memory of its machine?
+  std::int32_t memory_descriptor = 0;           //!< nonzero: other processes can map it by one
+  std::int32_t shares_between_processes = 0;    //!< can another process map memory of its machine?
   std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
   std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
   std::int32_t ordinal = 0;                     //!< of its device, as its process numbers them
@@ -149,16 +150,19 @@ struct JoinRecord {
                    .field = "processes",
                    .value = 2,
                    .limit = 1,
-                   .hint = "Memory of this machine (exec policy) is not shared between processes: make the ranks "
-                           "threads of one (LocalWorld)."});
+                   .hint =
+                       "Memory of this machine (exec policy or device) is not shared between processes: make the ranks "
+                       "threads of one (LocalWorld)."});
     for (int peer = 0; peer < world; ++peer)
-      if (r.memory_given != 0 && records[static_cast<std::size_t>(peer)].process != r.process)
+      if (r.memory_given != 0 && r.memory_descriptor == 0 &&
+          records[static_cast<std::size_t>(peer)].process != r.process)
         return fail({.code = Errc::invalid_argument,
                      .peer = peer,
-                     .field = "caller's memory",
-                     .value = 1,
-                     .limit = 0,
-                     .hint = "A peer in another process cannot reach it: let create() allocate the arena."});
+                     .field = "descriptor of the caller's memory",
+                     .value = 0,
+                     .limit = 1,
+                     .hint = "A peer in another process cannot reach it: give the descriptor by which it is mapped "
+                             "(memory_fd), or let create() allocate the arena."});
     if (r.needed_bytes < 0)
       return fail(
           {.code = Errc::out_of_memory,
@@ -193,8 +197,10 @@ struct JoinRecord {
                    .limit = r.needed_bytes,
                    .hint = "Give at least footprint() bytes, or set max_total_recv_tokens."});
     for (int peer = 0; peer < world; ++peer) {
+      // Another process numbers its devices as it likes: there the mapping of its memory tells.
       std::int32_t const ordinal = records[static_cast<std::size_t>(peer)].ordinal;
-      if (r.memory_shared != 0 && (ordinal >= 64 || (r.reachable >> ordinal & 1) != 0)) continue;
+      bool const elsewhere = records[static_cast<std::size_t>(peer)].process != r.process;
+      if (r.memory_shared != 0 && (elsewhere || ordinal >= 64 || (r.reachable >> ordinal & 1) != 0)) continue;
       return fail(
           {.code = Errc::invalid_argument,
            .peer = peer,

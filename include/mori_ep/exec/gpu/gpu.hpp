@@ -12,8 +12,11 @@
 #include <cstring>
 #include <mutex>
 
+#include <unistd.h>
+
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/gpu/context.hpp"
+#include "mori_ep/exec/gpu/shared_memory.hpp"
 
 namespace mori_ep::exec::gpu {
 
@@ -230,8 +233,7 @@ struct Gpu {
   static std::byte* allocate(std::size_t bytes) noexcept {
     void* memory = nullptr;
     if (malloc_shared(&memory, bytes) == kRtSuccess) {
-      if (at_once("zeroes", [&](RtStream stream) { return MORI_EP_RT(MemsetAsync)(memory, 0, bytes, stream); }).ok())
-        return static_cast<std::byte*>(memory);
+      if (zero(memory, bytes)) return static_cast<std::byte*>(memory);
       release(static_cast<std::byte*>(memory), bytes);
     }
     (void)MORI_EP_RT(GetLastError)();  // told by the nullptr: no later launch shall report it
@@ -255,6 +257,59 @@ struct Gpu {
     OutsideCapture const mode;
     (void)free_host(memory);
   }
+  static bool can_share() noexcept {
+    OutsideCapture const mode;
+    bool const can = shared_memory::supported();
+    (void)MORI_EP_RT(GetLastError)();
+    return can;
+  }
+  static ShareableMemory allocate_shareable(std::size_t bytes) noexcept {
+    ShareableMemory shared = capturing() ? ShareableMemory{} : shared_memory::create(bytes);
+    if (shared.memory != nullptr && !zero(shared.memory, bytes)) {
+      ::close(shared.fd);
+      release_shareable(shared.memory, bytes);
+      shared = {};
+    }
+    (void)MORI_EP_RT(GetLastError)();
+    return shared;
+  }
+  //! @brief Waits for the device's work, as release() does.
+  static void release_shareable(std::byte* memory, std::size_t bytes) noexcept {
+    drain();
+    OutsideCapture const mode;
+    shared_memory::destroy(memory, bytes);
+  }
+  static std::byte* map_shared(int fd, std::size_t bytes) noexcept {
+    OutsideCapture const mode;
+    std::byte* const memory = shared_memory::map(fd, bytes);
+    (void)MORI_EP_RT(GetLastError)();
+    return memory;
+  }
+  static void unmap_shared(std::byte* memory, std::size_t bytes) noexcept {
+    drain();
+    OutsideCapture const mode;
+    shared_memory::unmap(memory, bytes);
+  }
+  static ShareableMemory allocate_shareable_board(std::size_t bytes) noexcept {
+    ShareableMemory shared = memory_file::create(bytes);
+    if (shared.memory == nullptr) return {};
+    shared.memory = pin(shared.memory, bytes);
+    if (shared.memory != nullptr) return shared;
+    ::close(shared.fd);
+    return {};
+  }
+  static std::byte* map_shared_board(int fd, std::size_t bytes) noexcept {
+    return pin(memory_file::map(fd, bytes), bytes);
+  }
+  static void release_shareable_board(std::byte* memory, std::size_t bytes) noexcept {
+    unmap_shared_board(memory, bytes);
+  }
+  static void unmap_shared_board(std::byte* memory, std::size_t bytes) noexcept {
+    drain();
+    OutsideCapture const mode;
+    shared_memory::unpin(memory, bytes);
+  }
+
   //! @brief Copies at once, in either direction. It may wait for copies that other streams have queued, and so for the
   //!        kernels before these.
   static Status copy(void* dst, const void* src, std::size_t bytes) noexcept {
@@ -278,6 +333,14 @@ struct Gpu {
 
  private:
   static constexpr int kAloneBlocks = 64;
+  static bool zero(void* memory, std::size_t bytes) noexcept {
+    return at_once("zeroes", [&](RtStream stream) { return MORI_EP_RT(MemsetAsync)(memory, 0, bytes, stream); }).ok();
+  }
+  static std::byte* pin(std::byte* memory, std::size_t bytes) noexcept {
+    std::byte* const pinned = shared_memory::pin(memory, bytes);
+    (void)MORI_EP_RT(GetLastError)();
+    return pinned;
+  }
   static std::mutex& one_at_a_time() noexcept {
     static std::mutex mutex;
     return mutex;

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/exec/host/stream.hpp"
+#include "mori_ep/exec/memory_file.hpp"
 
 namespace mori_ep::exec {
 
@@ -74,23 +74,15 @@ struct Host {
   static void release(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
   static std::byte* allocate_board(std::size_t bytes) noexcept { return allocate(bytes); }
   static void release_board(std::byte* memory, std::size_t bytes) noexcept { release(memory, bytes); }
-  //! @brief Zeroed pages of a file that has no name (memfd_create(2)).
-  static ShareableMemory allocate_shareable(std::size_t bytes) noexcept {
-    int const fd = ::memfd_create("mori_ep", MFD_CLOEXEC);
-    if (fd < 0) return {};
-    std::byte* const memory = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? map_shared(fd, bytes) : nullptr;
-    if (memory != nullptr) return {memory, fd};
-    ::close(fd);
-    return {};
-  }
-  static std::byte* map_shared(int fd, std::size_t bytes) noexcept {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    ::madvise(memory, bytes, MADV_HUGEPAGE);
-    return static_cast<std::byte*>(memory);
-  }
-  static void unmap_shared(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
+  static bool can_share() noexcept { return true; }
+  static ShareableMemory allocate_shareable(std::size_t bytes) noexcept { return memory_file::create(bytes); }
+  static void release_shareable(std::byte* memory, std::size_t bytes) noexcept { memory_file::unmap(memory, bytes); }
+  static std::byte* map_shared(int fd, std::size_t bytes) noexcept { return memory_file::map(fd, bytes); }
+  static void unmap_shared(std::byte* memory, std::size_t bytes) noexcept { memory_file::unmap(memory, bytes); }
   static ShareableMemory allocate_shareable_board(std::size_t bytes) noexcept { return allocate_shareable(bytes); }
+  static void release_shareable_board(std::byte* memory, std::size_t bytes) noexcept {
+    release_shareable(memory, bytes);
+  }
   static std::byte* map_shared_board(int fd, std::size_t bytes) noexcept { return map_shared(fd, bytes); }
   static void unmap_shared_board(std::byte* memory, std::size_t bytes) noexcept { unmap_shared(memory, bytes); }
   template <class Kernel>
