@@ -32,11 +32,14 @@ struct Xgmi {
 
   //! @brief What a kernel needs: the table of arena bases, in this rank's own memory, and this rank's own base.
   struct Ref {
+    static constexpr bool kFar = false;  //!< are there ranks that only a network reaches?
+
     std::byte* const* bases = nullptr;  //!< [world]
     std::byte* own = nullptr;
     std::int32_t rank = 0;
     std::int32_t world = 1;
 
+    [[nodiscard]] static MORI_EP_HD constexpr bool is_far(int) noexcept { return false; }
     //! @brief The same, with the table copied to `near` [world] by the caller: a block's scratch answers sooner.
     [[nodiscard]] MORI_EP_HD Ref with_table(std::byte* const* near) const noexcept { return {near, own, rank, world}; }
     //! @brief The first T of `region` in `peer`'s arena.

@@ -52,6 +52,7 @@ struct CombineKernel {
     if (thread(ctx) == 0) {
       s.flags[kStopped] = port.failed(ctx) ? 1 : 0;
       s.flags[kUnready] = 0;
+      s.flags[kOffers] = 0;
     }
     ctx.block_sync();
     bool const stopped = s.flags[kStopped] != 0;
@@ -80,7 +81,7 @@ struct CombineKernel {
   }
 
  private:
-  enum Flag : std::int32_t { kStopped = 0, kUnready, kFlags };
+  enum Flag : std::int32_t { kStopped = 0, kUnready, kOffers, kFlags };
 
   struct Scratch {
     PeerRef peers;         // through `table`
@@ -119,7 +120,9 @@ struct CombineKernel {
       MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
-        ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
+        if (!reaches_far(peer)) ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
+      if constexpr (PeerRef::kFar)
+        if (ctx.block() == 0 && ctx.warp() == 0 && !stopped) offer_far(ctx, epoch);
       return;
     }
     if (!stopped) stage(ctx, state, epoch);
@@ -128,8 +131,48 @@ struct CombineKernel {
     ctx.flush_stores();
     ctx.block_sync();
     if (thread(ctx) == 0 && ctx.arrive(&state->combine_staged) && !port.failed(ctx)) {
+      s.flags[kOffers] = 1;
       MORI_EP_ROLLED
-      for (std::int32_t peer = 0; peer < port.peers.world; ++peer) ctx.signal(tell_ready(s, peer), epoch, 0);
+      for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
+        if (!reaches_far(peer)) ctx.signal(tell_ready(s, peer), epoch, 0);
+    }
+    if constexpr (PeerRef::kFar) {
+      ctx.block_sync();
+      if (s.flags[kOffers] != 0 && ctx.warp() == 0) offer_far(ctx, epoch);
+    }
+  }
+  [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const {
+    return port.peers.is_far(rank) && !port.left_out(rank);
+  }
+  //! Sends far ranks the rows of their tokens, which lie side by side, and says so. By a whole warp.
+  template <class Ctx>
+  MORI_EP_HD void offer_far(Ctx& ctx, std::uint32_t epoch) const {
+    MORI_EP_ROLLED
+    for (std::int32_t peer = 0; peer < port.peers.world; ++peer) {
+      if (!reaches_far(peer)) continue;
+      FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(set.far_places) + peer);
+      auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
+        if (place.rows == 0 || width == 0) return;
+        port.ask(ctx,
+                 {.id = {.operation = fabric::Operation::put,
+                         .peer = static_cast<std::uint16_t>(peer),
+                         .epoch = epoch},
+                  .local_offset = from.offset + static_cast<std::size_t>(place.first) * width,
+                  .remote_offset = to.offset + place.there * width,
+                  .bytes = static_cast<std::size_t>(place.rows) * width},
+                 Phase::combine_ready);
+      };
+      put(set.combine_x, set.far_in_x, hidden * sizeof(T));
+      put(set.combine_weights, set.far_in_weights,
+          weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
+      port.ask(ctx,
+               {.id = {.operation = fabric::Operation::signal,
+                       .peer = static_cast<std::uint16_t>(peer),
+                       .epoch = epoch},
+                .signal_offset =
+                    set.combine_ready.offset + static_cast<std::size_t>(port.peers.rank) * sizeof(std::uint64_t),
+                .signal = exec::signal_word(epoch, 0)},
+               Phase::combine_ready);
     }
   }
 
@@ -181,6 +224,20 @@ struct CombineKernel {
            static_cast<std::size_t>(t) * static_cast<std::size_t>(routes_per_token);
   }
 
+  //! A copy's row of `width` elements: in its rank's memory, or, of a far rank, where the network has put it.
+  template <class V, class Ctx>
+  [[nodiscard]] MORI_EP_HD const V* came_back(Ctx& ctx, const PeerRef& peers, routing::RouteEntry entry,
+                                              const comm::Region& near, const comm::Region& far,
+                                              std::size_t width) const {
+    if constexpr (PeerRef::kFar)
+      if (port.peers.is_far(entry.rank)) {
+        FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(set.far_places) + entry.rank);
+        return port.peers.template mine<V>(far) +
+               static_cast<std::size_t>(static_cast<std::uint32_t>(entry.row) + place.shift) * width;
+      }
+    return peers.template at<V>(entry.rank, near) + static_cast<std::size_t>(entry.row) * width;
+  }
+
   //! How many rows a token's sum has, and which of them open a group.
   struct Sources {
     std::int32_t count = 0;
@@ -199,8 +256,8 @@ struct CombineKernel {
       routing::RouteEntry const entry = i < routes_per_token ? ctx.load(routes_of(t) + i) : routing::RouteEntry{};
       sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
-      s.sources[i] = s.peers.template at<std::byte>(entry.rank, set.combine_x) +
-                     static_cast<std::size_t>(entry.row) * hidden * sizeof(T);
+      s.sources[i] =
+          came_back<std::byte>(ctx, s.peers, entry, set.combine_x, set.far_in_x, hidden * sizeof(T));
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
@@ -238,8 +295,9 @@ struct CombineKernel {
     MORI_EP_ROLLED
     for (std::int32_t i = 0; i < sources.count; ++i) {
       routing::RouteEntry const entry = ctx.load(routes + i);
-      float const term = ctx.load(port.peers.template at<float>(entry.rank, set.combine_weights) +
-                                  static_cast<std::ptrdiff_t>(entry.row) * topk + k);
+      float const term = ctx.load(came_back<float>(ctx, port.peers, entry, set.combine_weights, set.far_in_weights,
+                                                   static_cast<std::size_t>(topk)) +
+                                  k);
       if (i != 0 && ((sources.group_starts >> i) & 1u) != 0) {
         total = closed ? total + group : group;
         closed = true;

@@ -43,6 +43,32 @@ struct DispatchArgs {
     return scales + static_cast<std::size_t>(token) * scales_stride;
   }
 
+  //! @brief A far rank, which is to be told: what is left out is told nothing.
+  [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const {
+    return port.peers.is_far(rank) && !port.left_out(rank);
+  }
+  //! @brief What far rank `peer` will be told in `epoch`, as counts_of() and expert_counts_of() have it there, one
+  //!        behind the other.
+  [[nodiscard]] MORI_EP_HD std::uint64_t* far_words(std::int32_t peer, std::uint32_t epoch) const {
+    auto const world = static_cast<std::ptrdiff_t>(placement.world());
+    return port.peers.template mine<std::uint64_t>(set.far_words) +
+           ((epoch % 2) * world + peer) * (world + placement.experts_per_rank() + 2);
+  }
+  enum FarWord : std::int32_t { kCounts = 0, kExperts = 1 };
+  //! @brief The number of the word by which far rank `source` says that what it tells is here.
+  [[nodiscard]] MORI_EP_HD std::int32_t far_told(std::int32_t source, std::uint32_t epoch, FarWord what) const {
+    return (static_cast<std::int32_t>(epoch % 2) * placement.world() + source) * 2 + what;
+  }
+  //! @brief Acquires what far rank `source` tells; at once for a near one, whose words are whole by themselves.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD bool hear_far(Ctx& ctx, std::int32_t source, std::uint32_t epoch, FarWord what) const {
+    if constexpr (PeerRef::kFar)
+      if (reaches_far(source))
+        return port.await(ctx, port.peers.template mine<std::uint64_t>(set.far_told) + far_told(source, epoch, what),
+                          epoch, Phase::dispatch_counts, source);
+    return true;
+  }
+
   static constexpr std::int32_t kIdsAtOnce = 8;
   //! @brief Ids [first, first + kIdsAtOnce) of token t, kNoExpert past topk. All are read before the first is looked
   //!        at: on a GPU the reads are what takes time.
@@ -102,6 +128,7 @@ struct DispatchScratch {
     kReceived,
     kMissing,
     kLast,
+    kLastStaged,
     kFlags
   };
   static constexpr std::int32_t kTile = intra_node::kTile;
@@ -121,6 +148,10 @@ struct DispatchScratch {
   std::uint32_t* votes;     // [tiles][W]
   std::uint32_t* first;     // [tiles][W] rows of the window's earlier tiles
   std::uint32_t* runs;      // [tiles / kTilesOfRun][W] rows of a run of tiles
+  // far ranks:
+  std::uint32_t* shift;  // [W] a row of ours there is staged at row + shift
+  std::uint32_t* stage;  // [W] where our rows for each are staged
+  std::uint32_t* there;  // [W] where each has staged its rows for this rank
   // of this warp:
   std::byte** targets;   // [K] the rows of the token that it moves, in ascending rank order
   std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
@@ -136,7 +167,7 @@ struct DispatchScratch {
     return kFlags + 2 * world + 2 * experts;
   }
   [[nodiscard]] static constexpr std::size_t bytes(int world, int experts, int topk, int warps) noexcept {
-    auto const words = static_cast<std::size_t>(sums(world, experts) + 2 * world +
+    auto const words = static_cast<std::size_t>(sums(world, experts) + 2 * world + (PeerRef::kFar ? 3 : 0) * world +
                                                 (2 * tiles(world) + tiles(world) / kTilesOfRun) * world +
                                                 warps * (kTile + kTilesAtOnce * world));
     auto const pointers = static_cast<std::size_t>(world + warps * topk);
@@ -163,6 +194,11 @@ struct DispatchScratch {
     s.runs = s.first + window;
     s.marks = words(ctx.warps() * (kTilesAtOnce * world + kTile)) + ctx.warp() * (kTilesAtOnce * world + kTile);
     s.tokens = reinterpret_cast<std::int32_t*>(s.marks + kTilesAtOnce * world);
+    if constexpr (PeerRef::kFar) {
+      s.shift = words(3 * world);
+      s.stage = s.shift + world;
+      s.there = s.stage + world;
+    }
     return s;
   }
 };

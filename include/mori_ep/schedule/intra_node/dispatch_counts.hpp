@@ -156,6 +156,11 @@ struct CountExchange {
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
+      if constexpr (PeerRef::kFar)
+        if (args.reaches_far(peer)) {
+          announce_far(ctx, peer);
+          continue;
+        }
       bool const absent = args.port.left_out(peer);
       auto* counts = args.port.tell(
           peer, [&](std::int32_t at, std::int32_t from) { return args.counts_of(s.peers, at, from, epoch); });
@@ -177,6 +182,38 @@ struct CountExchange {
     }
   }
 
+  //! @brief The same for a far peer, by the network: words that lie here until it has put them. Its signal says that they
+  //!        are there, so they need not be whole by themselves. Instead of the blocks, which no far rank hears one by
+  //!        one, it is told where its rows are staged.
+  template <class Ctx>
+  MORI_EP_HD void announce_far(Ctx& ctx, std::int32_t peer) const {
+    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
+    std::uint64_t* const words = args.far_words(peer, epoch);
+    by_thread(ctx, world + 1, [&](std::int32_t d) {
+      ctx.store(words + d, exec::signal_word(epoch, d == world ? staged_before(peer) : rows_for(d)));
+    });
+    by_thread(ctx, shared ? 0 : local_experts + 1, [&](std::int32_t e) {
+      ctx.store(words + world + 1 + e,
+                exec::signal_word(epoch, e == local_experts ? s.flags[Scratch::kInvalid]
+                                                            : s.experts[peer * local_experts + e]));
+    });
+    ctx.flush_stores();
+    ctx.block_sync();
+    if (ctx.warp() != 0) return;
+    tell_far(ctx, peer, Args::kCounts);
+    if (!shared) tell_far(ctx, peer, Args::kExperts);
+  }
+  //! @brief This rank's rows for rank d, dropped ones too.
+  [[nodiscard]] MORI_EP_HD std::uint32_t rows_for(std::int32_t d) const { return shared ? s.total[d] : all_rows(d); }
+  //! @brief Where the rows for far rank `peer` are staged: behind those for the far ranks before it.
+  [[nodiscard]] MORI_EP_HD std::uint32_t staged_before(std::int32_t peer) const {
+    std::uint32_t rows = 0;
+    MORI_EP_ROLLED
+    for (std::int32_t d = 0; d < peer; ++d)
+      if (args.port.peers.is_far(d)) rows += rows_for(d);
+    return rows;
+  }
+
   //! @brief The expert counts when the blocks share the counting, by one warp of each: a tally in this rank's memory,
   //!        and the last block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
   template <class Ctx>
@@ -195,11 +232,25 @@ struct CountExchange {
     by_lane(ctx, experts + args.placement.world(), [&](std::int32_t i) {
       bool const expert = i < experts;
       std::int32_t const peer = expert ? quotient(i, local_experts) : i - experts;
+      if constexpr (PeerRef::kFar)
+        if (args.reaches_far(peer)) {
+          ctx.store(args.far_words(peer, epoch) + args.placement.world() + 1 +
+                        (expert ? i - peer * local_experts : local_experts),
+                    exec::signal_word(epoch, expert ? ctx.load(tally + i) : invalid));
+          return;
+        }
       ctx.post(tell_experts(peer) + (expert ? i - peer * local_experts : local_experts), epoch,
                args.port.left_out(peer) ? 0
                : expert                 ? ctx.load(tally + i)
                                         : invalid);
     });
+    if constexpr (PeerRef::kFar) {
+      ctx.flush_stores();
+      ctx.warp_sync();
+      MORI_EP_ROLLED
+      for (std::int32_t peer = 0; peer < args.placement.world(); ++peer)
+        if (args.reaches_far(peer)) tell_far(ctx, peer, Args::kExperts);
+    }
     ctx.warp_sync();
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
   }
@@ -216,12 +267,15 @@ struct CountExchange {
     for (std::int32_t i = thread(ctx); i < counts; i += threads(ctx)) {
       std::int32_t const source = quotient(i, world + 1), d = i - source * (world + 1);
       std::uint32_t payload = 0;
-      if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &payload)) {
+      if (!args.hear_far(ctx, source, epoch, Args::kCounts) ||
+          !args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &payload)) {
         ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
         break;
       }
       if (d == world) {
-        s.blocks[source] = payload;
+        bool const far = args.reaches_far(source);
+        s.blocks[source] = far ? 1 : payload;
+        if constexpr (PeerRef::kFar) s.there[source] = payload;
         continue;
       }
       if (source < me) ctx.shared_add(s.before + d, payload);
@@ -236,6 +290,13 @@ struct CountExchange {
       hear_experts(ctx, others < 0 ? others + threads(ctx) : others, threads(ctx));
     }
     ctx.block_sync();
+    if constexpr (PeerRef::kFar) {
+      by_thread(ctx, world, [&](std::int32_t d) {
+        s.stage[d] = staged_before(d);
+        s.shift[d] = s.stage[d] - s.before[d];
+      });
+      ctx.block_sync();
+    }
     return s.flags[Scratch::kUnheard] == 0;
   }
 
@@ -261,7 +322,8 @@ struct CountExchange {
     for (std::int32_t i = first; i < args.placement.world() * each; i += step) {
       std::int32_t const source = quotient(i, each), e = i - source * each;
       std::uint32_t rows = 0;
-      if (!args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &rows, exec::WaitOrder::none)) {
+      if (!args.hear_far(ctx, source, epoch, Args::kExperts) ||
+          !args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &rows, exec::WaitOrder::none)) {
         ctx.shared_add(s.flags + Scratch::kMissing, 1u);
         break;
       }
@@ -273,6 +335,30 @@ struct CountExchange {
   }
 
  private:
+  //! Asks the network to put what far rank `peer` is told, and to say so. By a whole warp.
+  template <class Ctx>
+  MORI_EP_HD void tell_far(Ctx& ctx, std::int32_t peer, typename Args::FarWord what) const {
+    auto const world = static_cast<std::size_t>(args.placement.world()),
+               local_experts = static_cast<std::size_t>(args.placement.experts_per_rank()),
+               me = static_cast<std::size_t>(args.port.peers.rank), to = static_cast<std::size_t>(peer),
+               parity = epoch % 2;
+    bool const experts = what == Args::kExperts;
+    std::size_t const words = experts ? local_experts + 1 : world + 1,
+                      from = (parity * world + to) * (world + local_experts + 2) + (experts ? world + 1 : 0);
+    const comm::Region& there = experts ? args.set.expert_counts : args.set.counts;
+    args.port.ask(ctx,
+                  {.id = {.operation = fabric::Operation::put_signal,
+                          .peer = static_cast<std::uint16_t>(peer),
+                          .epoch = epoch},
+                   .local_offset = args.set.far_words.offset + from * sizeof(std::uint64_t),
+                   .remote_offset = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
+                   .bytes = words * sizeof(std::uint64_t),
+                   .signal_offset = args.set.far_told.offset +
+                                    static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) *
+                                        sizeof(std::uint64_t),
+                   .signal = exec::signal_word(epoch, 0)},
+                  Phase::dispatch_counts);
+  }
   [[nodiscard]] MORI_EP_HD std::uint64_t* tell_experts(std::int32_t peer) const {
     return args.port.tell(
         peer, [&](std::int32_t at, std::int32_t from) { return args.expert_counts_of(s.peers, at, from, epoch); });

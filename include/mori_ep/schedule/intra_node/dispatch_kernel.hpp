@@ -129,7 +129,7 @@ struct DispatchKernel {
       ctx.warp_sync();
       account(ctx, s, state, count, ctx.lane(), Ctx::lanes);
     }
-    if (sending) publish_rows(ctx, s, counts.epoch);
+    if (sending) publish_rows(ctx, s, counts, state);
     return true;
   }
 
@@ -142,13 +142,54 @@ struct DispatchKernel {
 
   //! Every warp flushes before the block meets: then any of its threads may publish for all.
   template <class Ctx>
-  MORI_EP_HD void publish_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
+  MORI_EP_HD void publish_rows(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state) const {
     ctx.flush_stores();
     ctx.block_sync();
     by_thread(ctx, args.placement.world(), [&](std::int32_t peer) {
-      if (!args.port.left_out(peer))
-        ctx.signal(args.rows_arrived(s.peers, peer, args.port.peers.rank) + ctx.block(), epoch, 0);
+      if (!args.port.left_out(peer) && !args.port.peers.is_far(peer))
+        ctx.signal(args.rows_arrived(s.peers, peer, args.port.peers.rank) + ctx.block(), counts.epoch, 0);
     });
+    if constexpr (PeerRef::kFar) {
+      // An arrival releases what the block staged and acquires what earlier blocks staged: the last sends all.
+      if (thread(ctx) == 0) s.flags[Scratch::kLastStaged] = ctx.arrive(&state->blocks_staged) ? 1 : 0;
+      ctx.block_sync();
+      if (s.flags[Scratch::kLastStaged] == 0 || ctx.warp() != 0) return;
+      MORI_EP_ROLLED
+      for (std::int32_t d = 0; d < args.placement.world(); ++d)
+        if (args.reaches_far(d)) put_rows(ctx, s, d, counts.rows_for(d), counts.epoch);
+    }
+  }
+  //! The rows staged for far rank d, and what goes beside them; one signal for all. By a whole warp.
+  template <class Ctx>
+  MORI_EP_HD void put_rows(Ctx& ctx, const Scratch& s, std::int32_t d, std::uint32_t rows, std::uint32_t epoch) const {
+    if (rows == 0) return;
+    auto const first = std::int64_t{s.stage[d] - s.shift[d]}, room = args.capacity - first;
+    auto const kept = static_cast<std::size_t>(room < 0 ? 0 : room < rows ? room : std::int64_t{rows}),
+               k = static_cast<std::size_t>(args.topk);
+    auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
+      if (kept == 0 || width == 0) return;
+      args.port.ask(ctx,
+                    {.id = {.operation = fabric::Operation::put,
+                            .peer = static_cast<std::uint16_t>(d),
+                            .epoch = epoch},
+                     .local_offset = from.offset + s.stage[d] * width,
+                     .remote_offset = to.offset + static_cast<std::size_t>(first) * width,
+                     .bytes = kept * width},
+                    Phase::dispatch_rows);
+    };
+    put(args.set.far_x, args.set.recv_x, args.row_bytes);
+    put(args.set.far_ids, args.set.recv_ids, k * sizeof(Index));
+    put(args.set.far_weights, args.set.recv_weights, args.weights == nullptr ? 0 : k * sizeof(float));
+    put(args.set.far_scales, args.set.recv_scales, args.scales == nullptr ? 0 : args.scale_bytes);
+    put(args.set.far_src_pos, args.set.recv_src_pos, sizeof(std::int32_t));
+    args.port.ask(ctx,
+                  {.id = {.operation = fabric::Operation::signal,
+                          .peer = static_cast<std::uint16_t>(d),
+                          .epoch = epoch},
+                   .signal_offset = args.set.rows_arrived.offset +
+                                    static_cast<std::size_t>(args.port.peers.rank) * kMaxBlocks * sizeof(std::uint64_t),
+                   .signal = exec::signal_word(epoch, 0)},
+                  Phase::dispatch_rows);
   }
 
   //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those,
@@ -224,6 +265,17 @@ struct DispatchKernel {
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     for (std::int32_t e = first; e < args.placement.experts_per_rank(); e += step)
       ctx.store(expert_count + e, static_cast<std::int32_t>(s.received[e]));
+    if constexpr (PeerRef::kFar) {
+      auto* places = args.port.peers.template mine<FarPlace>(args.set.far_places);
+      for (std::int32_t source = first; source < args.placement.world(); source += step) {
+        std::int64_t begins = 0;
+        for (std::int32_t earlier = 0; earlier < source; ++earlier) begins += s.rows[earlier];
+        std::int64_t const room = args.capacity - begins, rows = s.rows[source];
+        ctx.store(places + source, FarPlace{s.shift[source], static_cast<std::int32_t>(begins),
+                                            static_cast<std::int32_t>(room < 0 ? 0 : room < rows ? room : rows),
+                                            s.there[source]});
+      }
+    }
   }
 
   template <class Ctx>

@@ -6,6 +6,7 @@
 
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/fabric/command_ring.hpp"
 #include "mori_ep/routing/route.hpp"
 #include "mori_ep/schedule/intra_node/layout.hpp"
 
@@ -40,6 +41,16 @@ struct FaultPort {
   template <class Words>
   [[nodiscard]] MORI_EP_HD std::uint64_t* tell(std::int32_t peer, Words&& words) const {
     return left_out(peer) ? words(peers.rank, peer) : words(peer, peers.rank);
+  }
+
+  //! @brief Asks the network for something, which waits while there is no room for it; false, with the fault recorded,
+  //!        when none comes. Called by a whole warp, after whatever is to be put has been flushed.
+  template <exec::KernelContext Ctx>
+  MORI_EP_HD bool ask(Ctx& ctx, const fabric::WorkRequest& request, Phase phase) const {
+    fabric::Pushed const pushed = peers.ring.push(ctx, request, limits(-1));
+    bool const room = ctx.broadcast(pushed.wait.end == exec::WaitEnd::arrived ? 1u : 0u) != 0;
+    if (!room && ctx.lane() == 0) report(ctx, pushed.wait, request.id.epoch, phase, request.id.peer);
+    return room;
   }
 
   //! @brief Has an earlier launch of this rank failed? One that runs beside this one may or may not be seen.

@@ -59,7 +59,18 @@ struct SetState {
   std::uint32_t blocks_ended = 0;    //!< blocks of all launches on this set that have ended (Exec::kFreeWaits is false)
   std::uint32_t blocks_tallied = 0;  //!< blocks of the running dispatch that have counted their experts
   std::uint32_t parts_drawn = 0;     //!< parts of rows that the warps of the running dispatch have drawn
+  std::uint32_t blocks_staged = 0;   //!< blocks of the running dispatch whose rows for other nodes are staged
+  std::uint32_t reserved = 0;
   routing::RecvTotals totals;
+};
+
+//! @brief What a rank remembers of a far one between a dispatch and its combine. Far ranks are on other nodes: what goes
+//!        there is staged here and put by the network, to where a near rank would have stored it.
+struct FarPlace {
+  std::uint32_t shift = 0;  //!< a row of ours there is staged at row + shift, and comes back to there (modulo 2^32)
+  std::int32_t first = 0;   //!< of its rows here
+  std::int32_t rows = 0;    //!< of it that are here
+  std::uint32_t there = 0;  //!< where its rows that are here come back to
 };
 
 //! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank.
@@ -87,6 +98,18 @@ struct SetLayout {
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
+  // between nodes: written by the network
+  comm::Region far_told;        //!< [2][W][2] signal words, by epoch's parity: the counts of s are here, its experts' too
+  comm::Region far_in_x;        //!< [S][H]: combine rows of far ranks, S = M * min(K, far ranks)
+  comm::Region far_in_weights;  //!< [S][K] fp32
+  // read by the network
+  comm::Region far_words;     //!< [2][W][W + E_r + 2] what each far rank is told, by epoch's parity
+  comm::Region far_x;         //!< [S][H] rows for far ranks, and what goes beside them, rank by rank
+  comm::Region far_ids;       //!< [S][K] Index
+  comm::Region far_weights;   //!< [S][K] fp32
+  comm::Region far_scales;    //!< [S][scale bytes]
+  comm::Region far_src_pos;   //!< [S] i32
+  comm::Region far_places;    //!< [W] FarPlace
 };
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
@@ -118,14 +141,17 @@ struct Layout {
   bool overflow = false;
   std::int32_t routes_per_token = 1;
 
+  //! @brief `far_ranks`: how many ranks of the world only a network reaches.
   static constexpr Layout make(const EpDispatchCombineConfig& c, int world, std::size_t element_bytes,
-                               std::size_t index_bytes) noexcept {
+                               std::size_t index_bytes, int far_ranks = 0) noexcept {
     auto const w = static_cast<std::size_t>(world);
     auto const k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
     auto const local_experts = static_cast<std::size_t>(c.num_experts_per_rank);
     auto const row_bytes = static_cast<std::size_t>(c.hidden_dim) * element_bytes;
-    auto const routes = std::min(k, w);
+    auto const routes = std::min(k, w), far = static_cast<std::size_t>(far_ranks),
+               staged = static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, far),
+               far_world = far == 0 ? 0 : w;
     comm::LayoutBuilder at;
     Layout out;
     out.routes_per_token = static_cast<std::int32_t>(routes);
@@ -153,6 +179,16 @@ struct Layout {
       set.recv_ids = at.add(rows, k * index_bytes);
       set.recv_scales = at.add(rows, c.scale_bytes());
       set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
+      set.far_told = at.add(4 * far_world, sizeof(std::uint64_t));
+      set.far_words = at.add(2 * far_world * (w + local_experts + 2), sizeof(std::uint64_t));
+      set.far_places = at.add(far_world, sizeof(FarPlace));
+      set.far_x = at.add(staged, row_bytes);
+      set.far_ids = at.add(staged, k * index_bytes);
+      set.far_weights = at.add(staged, k * sizeof(float));
+      set.far_scales = at.add(staged, c.scale_bytes());
+      set.far_src_pos = at.add(staged, sizeof(std::int32_t));
+      set.far_in_x = at.add(staged, row_bytes);
+      set.far_in_weights = at.add(staged, k * sizeof(float));
       set.combine_x = at.add(rows, row_bytes);
       set.combine_weights = at.add(rows, k * sizeof(float));
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
