@@ -63,13 +63,17 @@ class EpDispatchCombine {
   static_assert(routing::IndexType<Index>, "EpDispatchCombine: expert ids must be std::int32_t or std::int64_t.");
   static_assert(!Schedule::kNeedsPeerAccess || transport::HasPeerAccess<Transport>,
                 "EpDispatchCombine: this schedule loads from and stores to peers' memory, which the transport cannot. "
-                "Use transport::Xgmi.");
+                "Use transport::Xgmi, or schedule::InterNode.");
+  static_assert(!Schedule::kNeedsNetwork || Transport::Ref::kFar,
+                "EpDispatchCombine: this schedule crosses nodes by a network, and the transport has none. Use "
+                "transport::Hybrid or transport::Rdma, or schedule::IntraNode.");
 
  public:
   using Token = typename Quant::DispatchElement;  //!< element of dispatched rows
   using Out = typename Quant::CombineElement;     //!< element of combined rows
   using IndexType = Index;
   using StreamRef = typename Exec::StreamRef;
+  using TransportOptions = typename Transport::Options;  //!< of its network, if it has one
   using Ticket = routing::Ticket<EpDispatchCombine>;
 
   //! @brief A ticket's routing, kept for replay (another payload, the backward pass) after the ticket is gone. Must
@@ -121,10 +125,12 @@ class EpDispatchCombine {
     launch::LaunchParams launch = {};
   };
 
-  //! @brief The arena one rank will need, before anything is allocated.
-  [[nodiscard]] static Result<Footprint> footprint(const EpDispatchCombineConfig& config, int world) noexcept {
+  //! @brief The arena one rank will need, before anything is allocated. `gpu_per_node` as the Communicator groups, 0: all
+  //!        ranks are one node; it counts where the transport has a network.
+  [[nodiscard]] static Result<Footprint> footprint(const EpDispatchCombineConfig& config, int world,
+                                                   int gpu_per_node = 0) noexcept {
     if (Status s = validate(config, world, sizeof(Token)); !s.ok()) return s;
-    auto const layout = Runner::layout_of(config, world);
+    auto const layout = Runner::layout_of(config, world, gpu_per_node > 0 ? gpu_per_node : world);
     if (layout.overflow)
       return Error{
           .code = Errc::out_of_memory,
@@ -141,8 +147,9 @@ class EpDispatchCombine {
   //!        all.
   [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
                                                         const EpDispatchCombineConfig& config,
-                                                        std::span<std::byte> memory = {}, int memory_fd = -1) noexcept {
-    auto runner = Runner::create(comm, config, {memory, memory_fd}, protocol());
+                                                        std::span<std::byte> memory = {}, int memory_fd = -1,
+                                                        const TransportOptions& options = {}) noexcept {
+    auto runner = Runner::create(comm, config, {memory, memory_fd}, options, protocol());
     if (!runner.ok()) return runner.error();
     return EpDispatchCombine(comm, config, std::move(*runner));
   }

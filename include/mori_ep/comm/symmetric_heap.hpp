@@ -153,6 +153,8 @@ class SymmetricHeap {
 
   //! @brief Is this rank's arena not the caller's memory?
   [[nodiscard]] bool owned() const noexcept { return mine_->owned(); }
+  //! @brief Keeps this rank's arena.
+  [[nodiscard]] std::shared_ptr<const void> owner() const noexcept { return mine_; }
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }
   [[nodiscard]] std::byte* base_of(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]->data(); }
 

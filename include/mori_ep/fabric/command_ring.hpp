@@ -20,7 +20,7 @@ namespace mori_ep::fabric {
 
 //! @brief How a push ended, and the number by which its command can be waited for.
 struct Pushed {
-  exec::WaitResult wait;
+  exec::WaitResult wait = {};
   std::uint32_t sequence = 0;
 };
 
@@ -86,6 +86,26 @@ struct CommandRingRef {
   [[nodiscard]] MORI_EP_HD static bool has_passed(std::uint64_t tail_seen, std::uint32_t sequence) {
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(tail_seen) - sequence) > 0;
   }
+};
+
+//! @brief The writing end of a ring of the host's own, for one thread.
+class CommandWriter {
+ public:
+  CommandWriter(const CommandRingRef& ring, std::uint32_t start) noexcept : ring_(ring), next_(start) {}
+
+  //! @brief False while the ring is full.
+  bool push(const WorkRequest& request) noexcept {
+    std::uint32_t const slot = next_ & (ring_.capacity - 1);
+    if (exec::signal_epoch(std::atomic_ref(ring_.freed[slot]).load(std::memory_order_acquire)) != next_) return false;
+    Command const command = Command::of(request, next_++);
+    for (int i = 0; i < 3; ++i) ring_.slots[slot].words[i] = command.words[i];
+    std::atomic_ref(ring_.slots[slot].words[3]).store(command.words[3], std::memory_order_release);
+    return true;
+  }
+
+ private:
+  CommandRingRef ring_;
+  std::uint32_t next_;
 };
 
 //! @brief The reading end, for one host thread. Reads commands in order and frees their slots in order, later.
@@ -181,6 +201,7 @@ class CommandRing {
   [[nodiscard]] const CommandRingRef& ref() const noexcept { return ref_; }
   //! @brief One at a time, from the start.
   [[nodiscard]] CommandReader reader() const noexcept { return {ref_, start_}; }
+  [[nodiscard]] CommandWriter writer() const noexcept { return {ref_, start_}; }  //!< where no kernel writes
 
  private:
   struct Near {

@@ -61,13 +61,14 @@ struct WorkId {
   friend constexpr bool operator==(const WorkId&, const WorkId&) = default;
 };
 
-//! @brief What is asked of a queue pair. Offsets are bytes from the start of this rank's and the peer's arena; all bytes
-//!        lie inside them, which the poster has checked.
+//! @brief What is asked of a queue pair. Offsets are bytes from the start of this rank's and the peer's arena, or of the
+//!        peer's board, which holds words that its host reads; all bytes lie inside them, which the poster has checked.
 struct WorkRequest {
   WorkId id;
   std::uint64_t local_offset = 0, remote_offset = 0, bytes = 0;  //!< put, put_signal
   std::uint64_t signal_offset = 0;                               //!< signal, put_signal: a multiple of 8 at the peer
   std::uint64_t signal = 0;                                      //!< exec::signal_word
+  bool to_board = false;                                         //!< the signal's offset is in the peer's board
 };
 
 //! @brief The end of a request: its source may be written again and its place in the queue pair is free. That says

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,6 +14,7 @@
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/error.hpp"
+#include "mori_ep/exec/host/host.hpp"
 #include "mori_ep/fabric/fabric.hpp"
 #include "mori_ep/fabric/loopback/ledger.hpp"
 #include "mori_ep/fabric/loopback/options.hpp"
@@ -32,13 +34,17 @@ class Loopback {
  public:
   static constexpr const char* kName = "loopback";
   static constexpr Order kOrder = Promise;
+  using Options = LoopbackOptions;
+  template <class Exec>
+  static constexpr bool kServes = std::derived_from<Exec, exec::Host>;  //!< its memory is the process's
 
   //! @brief Collective among the ranks of `comm`, which are threads of this process. `arena`, at a multiple of 16 bytes,
-  //!        is memory that threads read and write; `owner` keeps it until all ranks' endpoints are gone.
+  //!        and `board` are memory that threads read and write; `owner` keeps them until all ranks' endpoints are gone.
   //! Errors: invalid_argument naming a rank of another process; invalid_config, or config_mismatch with rank 0, of one
   //! rank and then of all; as Communicator's calls.
   static Result<Loopback> connect(const comm::Communicator& comm, std::span<std::byte> arena,
-                                  std::shared_ptr<const void> owner, const LoopbackOptions& options = {}) noexcept {
+                                  std::span<std::byte> board, std::shared_ptr<const void> owner,
+                                  const LoopbackOptions& options = {}) noexcept {
     for (int r = 0; r < comm.world(); ++r)
       if (!comm.in_process(r))
         return Error{.code = Errc::invalid_argument,
@@ -46,7 +52,7 @@ class Loopback {
                      .field = "rank of another process",
                      .value = r,
                      .hint = "fabric::Loopback connects threads of one process. Use fabric::Verbs between processes."};
-    auto const port = std::make_shared<loopback::Port>(arena, std::move(owner));
+    auto const port = std::make_shared<loopback::Port>(arena, board, std::move(owner));
     Status here = options.check(comm.rank(), comm.world());
     if (here.ok()) here = check_arena(comm, arena);
     Entry const mine{&port, &options, Promise, here.error()};
@@ -151,7 +157,7 @@ class Loopback {
       if (request.id.operation != Operation::signal)
         loopback::arrive(there, request.remote_offset,
                          ports_[static_cast<std::size_t>(rank_)]->arena.data() + request.local_offset, request.bytes);
-      if (request.id.operation != Operation::put) loopback::arrive(there, request.signal_offset, request.signal);
+      if (request.id.operation != Operation::put) loopback::arrive(there, request);
     }
     ledger_.end({.id = request.id, .queue_pair = queue_pair, .failed = failed, .since = now});
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@ namespace mori_ep::fabric {
 
 struct ProxyOptions {
   OnFault on_fault;                                                  //!< how kernels hear of a peer that has failed
+  std::function<void()> each_round;                                  //!< the host's own work, on the proxy's thread
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);  //!< the bound on stop()
   std::chrono::microseconds longest_sleep{200};  //!< of an idle proxy, and what a first command may wait
 };
@@ -75,6 +77,7 @@ class Proxy {
  private:
   void run() {
     for (proxy::Idle idle(options_.longest_sleep);;) {
+      if (options_.each_round) options_.each_round();
       bool const moved = pump_.step();
       if (stopping_.load(std::memory_order_acquire) &&
           (std::chrono::steady_clock::now() >= stop_at_ || (!moved && pump_.idle())))

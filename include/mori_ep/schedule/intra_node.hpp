@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -34,22 +36,27 @@ class Runner {
   using Ref = typename Transport::Ref;
   using StreamRef = typename Exec::StreamRef;
 
-  [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world) noexcept {
-    return Layout::make(config, world, sizeof(T), sizeof(Index));
+  using Link = typename Transport::template Link<Exec>;
+  using Options = typename Transport::Options;
+
+  [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world, int gpu_per_node) noexcept {
+    return Layout::make(config, world, sizeof(T), sizeof(Index), Transport::far_ranks(world, gpu_per_node));
   }
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
   static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
-                                                const comm::ArenaMemory& memory, std::uint64_t protocol) noexcept {
+                                                const comm::ArenaMemory& memory, const Options& options,
+                                                std::uint64_t protocol) noexcept {
     JoinRecord mine{.protocol = protocol, .config = config, .element_bytes = sizeof(T)};
     launch::LaunchLimits limits;
-    std::vector<int> const everyone = comm::all_ranks(comm.world());
+    std::vector<int> const near = near_ranks(comm);
+    mine.near_begin = near.front();
     std::shared_ptr<comm::Arena<Exec>> arena, board;
     Layout layout;
     mine.devices = Exec::device_count();
     mine.process = comm.location().process;
     mine.host = comm.location().host;
-    bool const given = !memory.bytes.empty(), apart = !comm.in_process(everyone);
+    bool const given = !memory.bytes.empty(), apart = !comm.in_process(near);
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
@@ -62,7 +69,7 @@ class Runner {
       mine.max_warps = limits.residency.max_warps;
       mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
       mine.most_blocks = limits.most_blocks;
-      layout = layout_of(config, comm.world());
+      layout = layout_of(config, comm.world(), comm.gpu_per_node());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
@@ -87,18 +94,20 @@ class Runner {
     limits.sharers = launches_beside(records, comm.rank());
     limits.default_blocks = Exec::default_blocks(limits.blocks(limits.default_warps),
                                                  comm.ranks_on_host() / sharers_of(records, comm.rank()));
-    auto arenas = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(arena));
+    auto arenas = comm::SymmetricHeap<Exec>::join(comm, near, std::move(arena));
     if (!arenas.ok()) return arenas.error();
-    auto boards = comm::SymmetricHeap<Exec>::join(comm, everyone, std::move(board));
+    auto boards = comm::SymmetricHeap<Exec>::join(comm, near, std::move(board));
     if (!boards.ok()) return boards.error();
     comm::HeapBudget::Share heap;
     if (!given) heap = {comm.heap(), mine.needed_bytes};
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
     runner->heap_ = std::move(heap);
     runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();
+    runner->options_ = options;
     Status const ready = runner->initialise();
     if (Status s = comm.barrier(); !s.ok()) return s;
     if (!ready.ok()) return ready;
+    if (Status s = runner->connect(); !s.ok()) return s;
     return Result<std::unique_ptr<Runner>>(std::move(runner));
   }
 
@@ -122,6 +131,7 @@ class Runner {
     Dispatch const kernel{
         .args = {.port = port(),
                  .set = layout_.sets[set],
+                 .far = far_layout(set),
                  .placement = routing::Placement(comm_.world(), config_.num_experts_per_rank, absent_),
                  .topk = config_.num_experts_per_token,
                  .routes_per_token = layout_.routes_per_token,
@@ -155,6 +165,7 @@ class Runner {
     Combine const kernel{
         .port = port(),
         .set = layout_.sets[set],
+        .far = far_layout(set),
         .topk = config_.num_experts_per_token,
         .routes_per_token = layout_.routes_per_token,
         .ranks_per_group = config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node(),
@@ -202,6 +213,7 @@ class Runner {
 
   //! @brief What this rank's kernels met, or what a peer has told of its own; ok when nothing.
   [[nodiscard]] Status fault() const noexcept {
+    if (Status s = link_ ? link_->status() : Status{}; !s.ok()) return s;
     Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to recover()."};
     auto* record = board_at<FaultRecord>(board_layout_.record);
     if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0) {
@@ -257,6 +269,9 @@ class Runner {
         return bad("member of a group", member, Error::kNoLimit,
                    "It was left out before, and does not come back: create an operator anew with it.");
     if (members.size() == members_.size()) return {};
+    if (Ref::kFar)
+      return bad("members", static_cast<std::int64_t>(members.size()), static_cast<std::int64_t>(members_.size()),
+                 "Over a network all ranks go on, or none: create an operator anew.");
     if (comm_.world() > 64)
       return bad("world", comm_.world(), 64, "Larger worlds go on with all ranks only: create an operator anew.");
     if (!arenas_.owned())
@@ -281,9 +296,13 @@ class Runner {
     } else if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) {
       return s;
     }
+    // Whatever was on its way over the network has arrived, or never will.
+    link_.reset();
+    if (Ref::kFar)
+      if (Status s = comm_.barrier(); !s.ok()) return s;
     Status const ready = initialise();
     if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) return s;
-    return ready;
+    return ready.ok() ? connect() : ready;
   }
   //! @brief The ranks that are left, ascending.
   [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
@@ -323,6 +342,40 @@ class Runner {
         arenas_(std::move(arenas)),
         boards_(std::move(boards)),
         members_(comm::all_ranks(comm.world())) {}
+
+  //! The ranks that load and store reach, this one among them.
+  [[nodiscard]] static std::vector<int> near_ranks(const comm::Communicator& comm) {
+    auto const [begin, end] = Transport::near(comm.rank(), comm.world(), comm.gpu_per_node());
+    std::vector<int> ranks(static_cast<std::size_t>(end - begin));
+    std::iota(ranks.begin(), ranks.end(), begin);
+    return ranks;
+  }
+  //! Collective: the network between the arenas, if there is one.
+  Status connect() noexcept {
+    auto* record = board_at<FaultRecord>(board_layout_.record);
+    auto* notices = board_at<std::uint64_t>(board_layout_.notices);
+    auto link = Link::connect(
+        comm_, Transport::near(comm_.rank(), comm_.world(), comm_.gpu_per_node()),
+        transport::Ends{.arena = {arenas_.base(), layout_.bytes},
+                        .board = {boards_.base(), board_layout_.bytes},
+                        .owner = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+                            arenas_.owner(), boards_.owner()),
+                        .fault =
+                            [record] {
+                              bool const failed = std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0;
+                              return failed ? fault_word(static_cast<Phase>(record->phase), record->peer) : 0;
+                            },
+                        .notices = board_layout_.notices.offset,
+                        .lost =
+                            [notices](int peer) {
+                              std::atomic_ref(notices[peer]).store(fault_word(Phase::none, peer),
+                                                                   std::memory_order_release);
+                            }},
+        options_);
+    if (!link.ok()) return link.status();
+    link_.emplace(std::move(*link));
+    return {};
+  }
 
   Status move_to_new_arenas(std::span<const int> members) noexcept {
     bool const shared = !comm_.in_process(members);
@@ -367,6 +420,12 @@ class Runner {
     return limits;
   }
 
+  [[nodiscard]] FarLayoutOf<Ref> far_layout(int set) const noexcept {
+    if constexpr (Ref::kFar)
+      return layout_.far[set];
+    else
+      return {};
+  }
   template <class V>
   [[nodiscard]] V* at(comm::Region region) const noexcept {
     return region.in<V>(arenas_.base());
@@ -382,8 +441,8 @@ class Runner {
     return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes();
   }
   [[nodiscard]] FaultPort<Ref> port() const noexcept {
-    return {{at<std::byte*>(layout_.bases), arenas_.base(), comm_.rank(), comm_.world()},
-            {at<std::byte*>(layout_.board_bases), boards_.base(), comm_.rank(), comm_.world()},
+    return {Transport::ref(at<std::byte*>(layout_.bases), arenas_.base(), comm_, link_->ring()),
+            Transport::ref(at<std::byte*>(layout_.board_bases), boards_.base(), comm_, link_->ring()),
             layout_.gate,
             board_layout_.record,
             board_layout_.notices,
@@ -391,6 +450,12 @@ class Runner {
             absent_};
   }
   [[nodiscard]] Result<launch::LaunchParams> resolve(const launch::LaunchParams& call) const noexcept {
+    if (!link_)
+      return Error{.code = Errc::fabric_error,
+                   .rank = comm_.rank(),
+                   .field = "network",
+                   .value = 0,
+                   .hint = "The last recover() did not bring it up: bring every rank to recover()."};
     auto params = launch::resolve(call, {config_.block_num, config_.warp_num_per_block}, limits_);
     if (params.ok()) return params;
     Error error = params.error();
@@ -421,6 +486,8 @@ class Runner {
     for (int i = 0; i < config_.num_buffer_sets; ++i) {
       const SetLayout& set = layout_.sets[i];
       for (comm::Region words : {set.counts, set.expert_counts, set.votes, set.rows_arrived, set.combine_ready})
+        put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
+      for (comm::Region words : {layout_.far[i].told, layout_.far[i].ready})
         put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
       put(set.expert_tally, std::vector<std::uint32_t>(set.expert_tally.bytes / sizeof(std::uint32_t), 0));
       SetState state;
@@ -456,6 +523,8 @@ class Runner {
   BoardLayout board_layout_;
   launch::LaunchLimits limits_;
   comm::SymmetricHeap<Exec> arenas_, boards_;
+  std::optional<Link> link_;  // ends before the memory that it reaches
+  Options options_;
   comm::HeapBudget::Share heap_;
   std::vector<int> members_;
   std::uint64_t absent_ = 0;  // ranks that are not members, as bits
@@ -470,6 +539,7 @@ class Runner {
 struct IntraNode {
   static constexpr const char* kName = "IntraNode";
   static constexpr bool kNeedsPeerAccess = true;
+  static constexpr bool kNeedsNetwork = false;
   using Half = intra_node::Half;
   template <class Transport, class Exec, class T, class Reduce, class Index>
   using Runner = intra_node::Runner<Transport, Exec, T, Reduce, Index>;

@@ -47,6 +47,7 @@ struct JoinRecord {
   std::int32_t memory_aligned = 1;
   std::int32_t memory_descriptor = 0;           //!< nonzero: other processes can map it by one
   std::int32_t shares_between_processes = 0;    //!< can another process map memory of its machine?
+  std::int32_t near_begin = 0;                  //!< the first of the ranks that load and store reach from it
   std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
   std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
   std::int32_t ordinal = 0;                     //!< of its device, as its process numbers them
@@ -135,18 +136,21 @@ struct JoinRecord {
                    .limit = most,
                    .hint = "All blocks of a launch must be resident together, beside those of other ranks on the "
                            "device and of other buffer sets. Give 1 to the limit, or 0 for the machine's default."});
-    if (r.host != records[0].host)
+    // Only ranks that load and store shall reach must be on one host, and share memory.
+    auto const is_near = [&](int peer) { return records[static_cast<std::size_t>(peer)].near_begin == r.near_begin; };
+    const JoinRecord& nearest = records[static_cast<std::size_t>(r.near_begin)];
+    if (r.host != nearest.host)
       return fail({.code = Errc::invalid_argument,
-                   .peer = 0,
+                   .peer = r.near_begin,
                    .field = "hosts",
                    .value = 2,
                    .limit = 1,
                    .hint = "This schedule's ranks reach each other's memory by load and store: start them on one host, "
                            "in one network namespace."});
-    bool const apart = r.process != records[0].process;
+    bool const apart = r.process != nearest.process;
     if (apart && r.shares_between_processes == 0)
       return fail({.code = Errc::invalid_argument,
-                   .peer = 0,
+                   .peer = r.near_begin,
                    .field = "processes",
                    .value = 2,
                    .limit = 1,
@@ -154,7 +158,7 @@ struct JoinRecord {
                        "Memory of this machine (exec policy or device) is not shared between processes: make the ranks "
                        "threads of one (LocalWorld)."});
     for (int peer = 0; peer < world; ++peer)
-      if (r.memory_given != 0 && r.memory_descriptor == 0 &&
+      if (r.memory_given != 0 && r.memory_descriptor == 0 && is_near(peer) &&
           records[static_cast<std::size_t>(peer)].process != r.process)
         return fail({.code = Errc::invalid_argument,
                      .peer = peer,
@@ -200,7 +204,7 @@ struct JoinRecord {
       // Another process numbers its devices as it likes: there the mapping of its memory tells.
       std::int32_t const ordinal = records[static_cast<std::size_t>(peer)].ordinal;
       bool const elsewhere = records[static_cast<std::size_t>(peer)].process != r.process;
-      if (r.memory_shared != 0 && (elsewhere || ordinal >= 64 || (r.reachable >> ordinal & 1) != 0)) continue;
+      if (!is_near(peer) || (r.memory_shared != 0 && (elsewhere || ordinal >= 64 || (r.reachable >> ordinal & 1) != 0))) continue;
       return fail(
           {.code = Errc::invalid_argument,
            .peer = peer,

@@ -6,29 +6,37 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
+#include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/exec/attributes.hpp"
+#include "mori_ep/transport/ends.hpp"
 
 namespace mori_ep::transport {
 
-//! @brief A transport's kernel-side half: trivially copyable, knows its rank and world.
+//! @brief A transport has a kernel-side half, `Ref`: trivially copyable, knows its rank and world, and which ranks are
+//!        far (`kFar`: some may be), and a host-side half, `Link`.
 template <class T>
 concept TransportPolicy = requires {
   typename T::Ref;
+  typename T::Options;
+  { T::Ref::kFar } -> std::convertible_to<bool>;
   { T::kName } -> std::convertible_to<const char*>;
   requires std::is_trivially_copyable_v<typename T::Ref>;
 };
 
 //! @brief A transport through which a kernel loads from and stores to any peer's arena.
 template <class T>
-concept HasPeerAccess = TransportPolicy<T> && requires(const typename T::Ref ref, comm::Region region) {
+concept HasPeerAccess = TransportPolicy<T> && !T::Ref::kFar && requires(const typename T::Ref ref, comm::Region region) {
   { ref.template at<std::byte>(0, region) } -> std::same_as<std::byte*>;
 };
 
 //! @brief Load and store to peers' memory.
 struct Xgmi {
   static constexpr const char* kName = "xgmi";
+  struct Options {};
+  struct Nothing {};
 
   //! @brief What a kernel needs: the table of arena bases, in this rank's own memory, and this rank's own base.
   struct Ref {
@@ -52,6 +60,23 @@ struct Xgmi {
       return region.in<T>(own);
     }
   };
+
+  //! @brief Nothing to be done on the host.
+  template <class Exec>
+  struct Link {
+    static Result<Link> connect(const comm::Communicator&, std::pair<int, int>, const Ends&, const Options&) noexcept {
+      return Link{};
+    }
+    [[nodiscard]] Nothing ring() const noexcept { return {}; }
+    [[nodiscard]] Status status() const noexcept { return {}; }
+  };
+
+  [[nodiscard]] static constexpr std::pair<int, int> near(int, int world, int) noexcept { return {0, world}; }
+  [[nodiscard]] static constexpr int far_ranks(int, int) noexcept { return 0; }
+  [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
+                               Nothing) noexcept {
+    return {bases, own, comm.rank(), comm.world()};
+  }
 };
 static_assert(HasPeerAccess<Xgmi>);
 

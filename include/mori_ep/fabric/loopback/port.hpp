@@ -17,10 +17,10 @@ namespace mori_ep::fabric::loopback {
 
 //! @brief One per rank, shared by all of them, so that it and what `owner` owns outlive every endpoint.
 struct Port {
-  Port(std::span<std::byte> memory, std::shared_ptr<const void> keeps) noexcept
-      : arena(memory), owner(std::move(keeps)) {}
+  Port(std::span<std::byte> memory, std::span<std::byte> words, std::shared_ptr<const void> keeps) noexcept
+      : arena(memory), board(words), owner(std::move(keeps)) {}
 
-  std::span<std::byte> arena;
+  std::span<std::byte> arena, board;
   std::shared_ptr<const void> owner;
   std::atomic<bool> gone{false};  // a vanished rank's. It orders nothing.
 };
@@ -32,9 +32,10 @@ inline void arrive(const Port& at, std::uint64_t offset, const std::byte* bytes,
 //! @brief Writes a signal. Released, and by the thread that wrote every byte that arrived before it: who acquires the
 //!        word sees them. Their source was read by that thread, too, after the poster had acquired it from whoever
 //!        wrote it (the command ring does).
-inline void arrive(const Port& at, std::uint64_t offset, std::uint64_t signal) noexcept {
-  auto* word = reinterpret_cast<std::uint64_t*>(at.arena.data() + offset);
-  std::atomic_ref<std::uint64_t>(*word).store(signal, std::memory_order_release);
+inline void arrive(const Port& at, const WorkRequest& request) noexcept {
+  std::byte* const base = request.to_board ? at.board.data() : at.arena.data();
+  auto* word = reinterpret_cast<std::uint64_t*>(base + request.signal_offset);
+  std::atomic_ref<std::uint64_t>(*word).store(request.signal, std::memory_order_release);
 }
 
 //! @brief Does all of a request lie inside the arenas? The error names what does not.
@@ -51,21 +52,22 @@ inline void arrive(const Port& at, std::uint64_t offset, std::uint64_t signal) n
                  .expected = request.id.epoch,
                  .hint = "A request lies inside the arenas, a signal at a multiple of 8. Nothing of it was written."};
   };
-  auto const outside = [](std::uint64_t offset, std::uint64_t bytes, const Port& port) {
-    return offset > port.arena.size() || bytes > port.arena.size() - offset;
+  auto const outside = [](std::uint64_t offset, std::uint64_t bytes, std::span<std::byte> memory) {
+    return offset > memory.size() || bytes > memory.size() - offset;
   };
   auto const end = [](std::uint64_t offset, std::uint64_t bytes) {
     return offset + bytes < offset ? ~std::uint64_t{0} : offset + bytes;
   };
   if (request.id.operation != Operation::signal) {
-    if (outside(request.local_offset, request.bytes, here))
+    if (outside(request.local_offset, request.bytes, here.arena))
       return refused("local_offset + bytes", end(request.local_offset, request.bytes), here.arena.size());
-    if (outside(request.remote_offset, request.bytes, there))
+    if (outside(request.remote_offset, request.bytes, there.arena))
       return refused("remote_offset + bytes", end(request.remote_offset, request.bytes), there.arena.size());
   }
   if (request.id.operation != Operation::put) {
-    if (outside(request.signal_offset, 8, there))
-      return refused("signal_offset + 8", end(request.signal_offset, 8), there.arena.size());
+    auto const words = request.to_board ? there.board : there.arena;
+    if (outside(request.signal_offset, 8, words))
+      return refused("signal_offset + 8", end(request.signal_offset, 8), words.size());
     if (request.signal_offset % 8 != 0)
       return refused("signal_offset", request.signal_offset, request.signal_offset / 8 * 8);
   }

@@ -161,7 +161,7 @@ class Traffic {
         flight.stage = Stage::signal;
         break;
       case Stage::signal:
-        arrive(peer_of(flight), r.signal_offset, r.signal);
+        arrive(peer_of(flight), r);
         return finish(flight, false, now);
       case Stage::gone:
         return;

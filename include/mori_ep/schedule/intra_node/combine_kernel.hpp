@@ -22,6 +22,7 @@ template <class PeerRef, Element T, bool Weighted>
 struct CombineKernel {
   FaultPort<PeerRef> port;
   SetLayout set;
+  [[no_unique_address]] FarLayoutOf<PeerRef> far;
   std::int32_t topk, routes_per_token, ranks_per_group;
   Half halves;
   const std::byte* x;    // [rows >= recv_count, H] to be staged, or nullptr: the rows are in the registered buffer
@@ -150,29 +151,24 @@ struct CombineKernel {
     MORI_EP_ROLLED
     for (std::int32_t peer = 0; peer < port.peers.world; ++peer) {
       if (!reaches_far(peer)) continue;
-      FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(set.far_places) + peer);
+      FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(far.places) + peer);
+      std::size_t word = static_cast<std::size_t>(port.peers.rank) * kFarReturns;
       auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
-        if (place.rows == 0 || width == 0) return;
+        bool const some = place.rows != 0 && width != 0;
         port.ask(ctx,
-                 {.id = {.operation = fabric::Operation::put,
+                 {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
                          .peer = static_cast<std::uint16_t>(peer),
                          .epoch = epoch},
-                  .local_offset = from.offset + static_cast<std::size_t>(place.first) * width,
-                  .remote_offset = to.offset + place.there * width,
-                  .bytes = static_cast<std::size_t>(place.rows) * width},
+                  .local_offset = some ? from.offset + static_cast<std::size_t>(place.first) * width : 0,
+                  .remote_offset = some ? to.offset + place.there * width : 0,
+                  .bytes = some ? static_cast<std::size_t>(place.rows) * width : 0,
+                  .signal_offset = far.ready.offset + word++ * sizeof(std::uint64_t),
+                  .signal = exec::signal_word(epoch, 0)},
                  Phase::combine_ready);
       };
-      put(set.combine_x, set.far_in_x, hidden * sizeof(T));
-      put(set.combine_weights, set.far_in_weights,
+      put(set.combine_x, far.in_x, hidden * sizeof(T));
+      put(set.combine_weights, far.in_weights,
           weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
-      port.ask(ctx,
-               {.id = {.operation = fabric::Operation::signal,
-                       .peer = static_cast<std::uint16_t>(peer),
-                       .epoch = epoch},
-                .signal_offset =
-                    set.combine_ready.offset + static_cast<std::size_t>(port.peers.rank) * sizeof(std::uint64_t),
-                .signal = exec::signal_word(epoch, 0)},
-               Phase::combine_ready);
     }
   }
 
@@ -210,11 +206,21 @@ struct CombineKernel {
   MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
     MORI_EP_ROLLED
-    for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx))
-      if (!port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer)) {
+    for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx)) {
+      bool here = true;
+      if (reaches_far(peer)) {
+        auto* back = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
+        MORI_EP_ROLLED
+        for (std::int32_t i = 0; i < kFarReturns && here; ++i)
+          here = port.await(ctx, back + i, epoch, Phase::combine_ready, peer);
+      } else {
+        here = port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer);
+      }
+      if (!here) {
         ctx.shared_add(s.flags + kUnready, 1u);
         break;
       }
+    }
     ctx.block_sync();
     return s.flags[kUnready] == 0;
   }
@@ -227,15 +233,15 @@ struct CombineKernel {
   //! A copy's row of `width` elements: in its rank's memory, or, of a far rank, where the network has put it.
   template <class V, class Ctx>
   [[nodiscard]] MORI_EP_HD const V* came_back(Ctx& ctx, const PeerRef& peers, routing::RouteEntry entry,
-                                              const comm::Region& near, const comm::Region& far,
+                                              const comm::Region& there, const comm::Region& back,
                                               std::size_t width) const {
     if constexpr (PeerRef::kFar)
       if (port.peers.is_far(entry.rank)) {
-        FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(set.far_places) + entry.rank);
-        return port.peers.template mine<V>(far) +
+        FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(far.places) + entry.rank);
+        return port.peers.template mine<V>(back) +
                static_cast<std::size_t>(static_cast<std::uint32_t>(entry.row) + place.shift) * width;
       }
-    return peers.template at<V>(entry.rank, near) + static_cast<std::size_t>(entry.row) * width;
+    return peers.template at<V>(entry.rank, there) + static_cast<std::size_t>(entry.row) * width;
   }
 
   //! How many rows a token's sum has, and which of them open a group.
@@ -257,7 +263,7 @@ struct CombineKernel {
       sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
       s.sources[i] =
-          came_back<std::byte>(ctx, s.peers, entry, set.combine_x, set.far_in_x, hidden * sizeof(T));
+          came_back<std::byte>(ctx, s.peers, entry, set.combine_x, far.in_x, hidden * sizeof(T));
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
@@ -295,7 +301,7 @@ struct CombineKernel {
     MORI_EP_ROLLED
     for (std::int32_t i = 0; i < sources.count; ++i) {
       routing::RouteEntry const entry = ctx.load(routes + i);
-      float const term = ctx.load(came_back<float>(ctx, port.peers, entry, set.combine_weights, set.far_in_weights,
+      float const term = ctx.load(came_back<float>(ctx, port.peers, entry, set.combine_weights, far.in_weights,
                                                    static_cast<std::size_t>(topk)) +
                                   k);
       if (i != 0 && ((sources.group_starts >> i) & 1u) != 0) {

@@ -17,6 +17,7 @@ template <class PeerRef, routing::IndexType Index>
 struct DispatchArgs {
   FaultPort<PeerRef> port;
   SetLayout set;
+  [[no_unique_address]] FarLayoutOf<PeerRef> far;
   routing::Placement placement;
   std::int32_t topk, routes_per_token, max_tokens, capacity;
   Half halves;
@@ -51,7 +52,7 @@ struct DispatchArgs {
   //!        behind the other.
   [[nodiscard]] MORI_EP_HD std::uint64_t* far_words(std::int32_t peer, std::uint32_t epoch) const {
     auto const world = static_cast<std::ptrdiff_t>(placement.world());
-    return port.peers.template mine<std::uint64_t>(set.far_words) +
+    return port.peers.template mine<std::uint64_t>(far.words) +
            ((epoch % 2) * world + peer) * (world + placement.experts_per_rank() + 2);
   }
   enum FarWord : std::int32_t { kCounts = 0, kExperts = 1 };
@@ -64,7 +65,7 @@ struct DispatchArgs {
   [[nodiscard]] MORI_EP_HD bool hear_far(Ctx& ctx, std::int32_t source, std::uint32_t epoch, FarWord what) const {
     if constexpr (PeerRef::kFar)
       if (reaches_far(source))
-        return port.await(ctx, port.peers.template mine<std::uint64_t>(set.far_told) + far_told(source, epoch, what),
+        return port.await(ctx, port.peers.template mine<std::uint64_t>(far.told) + far_told(source, epoch, what),
                           epoch, Phase::dispatch_counts, source);
     return true;
   }

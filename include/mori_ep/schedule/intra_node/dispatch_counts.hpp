@@ -274,7 +274,7 @@ struct CountExchange {
       }
       if (d == world) {
         bool const far = args.reaches_far(source);
-        s.blocks[source] = far ? 1 : payload;
+        s.blocks[source] = far ? kFarPuts : payload;
         if constexpr (PeerRef::kFar) s.there[source] = payload;
         continue;
       }
@@ -341,7 +341,7 @@ struct CountExchange {
     auto const world = static_cast<std::size_t>(args.placement.world()),
                local_experts = static_cast<std::size_t>(args.placement.experts_per_rank()),
                me = static_cast<std::size_t>(args.port.peers.rank), to = static_cast<std::size_t>(peer),
-               parity = epoch % 2;
+               parity = static_cast<std::size_t>(epoch % 2);
     bool const experts = what == Args::kExperts;
     std::size_t const words = experts ? local_experts + 1 : world + 1,
                       from = (parity * world + to) * (world + local_experts + 2) + (experts ? world + 1 : 0);
@@ -350,10 +350,10 @@ struct CountExchange {
                   {.id = {.operation = fabric::Operation::put_signal,
                           .peer = static_cast<std::uint16_t>(peer),
                           .epoch = epoch},
-                   .local_offset = args.set.far_words.offset + from * sizeof(std::uint64_t),
+                   .local_offset = args.far.words.offset + from * sizeof(std::uint64_t),
                    .remote_offset = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
                    .bytes = words * sizeof(std::uint64_t),
-                   .signal_offset = args.set.far_told.offset +
+                   .signal_offset = args.far.told.offset +
                                     static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) *
                                         sizeof(std::uint64_t),
                    .signal = exec::signal_word(epoch, 0)},

@@ -159,37 +159,33 @@ struct DispatchKernel {
         if (args.reaches_far(d)) put_rows(ctx, s, d, counts.rows_for(d), counts.epoch);
     }
   }
-  //! The rows staged for far rank d, and what goes beside them; one signal for all. By a whole warp.
+  //! The rows staged for far rank d, and what goes beside them, each with a signal of its own: so nothing depends on
+  //! the order in which a network carries them. By a whole warp.
   template <class Ctx>
   MORI_EP_HD void put_rows(Ctx& ctx, const Scratch& s, std::int32_t d, std::uint32_t rows, std::uint32_t epoch) const {
     if (rows == 0) return;
     auto const first = std::int64_t{s.stage[d] - s.shift[d]}, room = args.capacity - first;
     auto const kept = static_cast<std::size_t>(room < 0 ? 0 : room < rows ? room : std::int64_t{rows}),
                k = static_cast<std::size_t>(args.topk);
+    std::size_t word = static_cast<std::size_t>(args.port.peers.rank) * kMaxBlocks;
     auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
-      if (kept == 0 || width == 0) return;
+      bool const some = kept != 0 && width != 0;
       args.port.ask(ctx,
-                    {.id = {.operation = fabric::Operation::put,
+                    {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
                             .peer = static_cast<std::uint16_t>(d),
                             .epoch = epoch},
-                     .local_offset = from.offset + s.stage[d] * width,
-                     .remote_offset = to.offset + static_cast<std::size_t>(first) * width,
-                     .bytes = kept * width},
+                     .local_offset = some ? from.offset + s.stage[d] * width : 0,
+                     .remote_offset = some ? to.offset + static_cast<std::size_t>(first) * width : 0,
+                     .bytes = some ? kept * width : 0,
+                     .signal_offset = args.set.rows_arrived.offset + word++ * sizeof(std::uint64_t),
+                     .signal = exec::signal_word(epoch, 0)},
                     Phase::dispatch_rows);
     };
-    put(args.set.far_x, args.set.recv_x, args.row_bytes);
-    put(args.set.far_ids, args.set.recv_ids, k * sizeof(Index));
-    put(args.set.far_weights, args.set.recv_weights, args.weights == nullptr ? 0 : k * sizeof(float));
-    put(args.set.far_scales, args.set.recv_scales, args.scales == nullptr ? 0 : args.scale_bytes);
-    put(args.set.far_src_pos, args.set.recv_src_pos, sizeof(std::int32_t));
-    args.port.ask(ctx,
-                  {.id = {.operation = fabric::Operation::signal,
-                          .peer = static_cast<std::uint16_t>(d),
-                          .epoch = epoch},
-                   .signal_offset = args.set.rows_arrived.offset +
-                                    static_cast<std::size_t>(args.port.peers.rank) * kMaxBlocks * sizeof(std::uint64_t),
-                   .signal = exec::signal_word(epoch, 0)},
-                  Phase::dispatch_rows);
+    put(args.far.x, args.set.recv_x, args.row_bytes);
+    put(args.far.ids, args.set.recv_ids, k * sizeof(Index));
+    put(args.far.weights, args.set.recv_weights, args.weights == nullptr ? 0 : k * sizeof(float));
+    put(args.far.scales, args.set.recv_scales, args.scales == nullptr ? 0 : args.scale_bytes);
+    put(args.far.src_pos, args.set.recv_src_pos, sizeof(std::int32_t));
   }
 
   //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those,
@@ -266,7 +262,7 @@ struct DispatchKernel {
     for (std::int32_t e = first; e < args.placement.experts_per_rank(); e += step)
       ctx.store(expert_count + e, static_cast<std::int32_t>(s.received[e]));
     if constexpr (PeerRef::kFar) {
-      auto* places = args.port.peers.template mine<FarPlace>(args.set.far_places);
+      auto* places = args.port.peers.template mine<FarPlace>(args.far.places);
       for (std::int32_t source = first; source < args.placement.world(); source += step) {
         std::int64_t begins = 0;
         for (std::int32_t earlier = 0; earlier < source; ++earlier) begins += s.rows[earlier];

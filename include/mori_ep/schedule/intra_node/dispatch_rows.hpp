@@ -107,7 +107,7 @@ struct RowSender {
       std::int32_t const at = copies + routing::count_bits(going & routing::low_bits(ctx.lane()));
       copies += routing::count_bits(going);
       if (!goes) continue;
-      s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, args.set.far_x, row, args.row_bytes);
+      s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, args.far.x, row, args.row_bytes);
       if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
       if constexpr (Weighted)
         if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
@@ -169,16 +169,16 @@ struct RowSender {
     ctx.warp_sync();
     auto const at = static_cast<std::uint32_t>(row);
     auto const k = static_cast<std::size_t>(args.topk);
-    auto* positions = to_be_at<std::int32_t>(d, args.set.recv_src_pos, args.set.far_src_pos, at, 1);
+    auto* positions = to_be_at<std::int32_t>(d, args.set.recv_src_pos, args.far.src_pos, at, 1);
     by_lane(ctx, copies,
             [&](std::int32_t c) { ctx.store(positions + c, args.port.peers.rank * args.max_tokens + s.tokens[c]); });
-    ctx.pack(to_be_at<Index>(d, args.set.recv_ids, args.set.far_ids, at, k), copies, args.topk,
+    ctx.pack(to_be_at<Index>(d, args.set.recv_ids, args.far.ids, at, k), copies, args.topk,
              [&](std::int32_t c) { return args.ids_of(s.tokens[c]); });
     if (args.weights != nullptr)
-      ctx.pack(to_be_at<float>(d, args.set.recv_weights, args.set.far_weights, at, k), copies, args.topk,
+      ctx.pack(to_be_at<float>(d, args.set.recv_weights, args.far.weights, at, k), copies, args.topk,
                [&](std::int32_t c) { return args.weights_of(s.tokens[c]); });
     if (args.scales != nullptr)
-      tell_scales(ctx, to_be_at<std::byte>(d, args.set.recv_scales, args.set.far_scales, at, args.scale_bytes), copies);
+      tell_scales(ctx, to_be_at<std::byte>(d, args.set.recv_scales, args.far.scales, at, args.scale_bytes), copies);
     ctx.warp_sync();  // all have done with these tokens
   }
   template <class Ctx>

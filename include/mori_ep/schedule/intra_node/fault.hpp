@@ -83,7 +83,7 @@ struct FaultPort {
     ctx.publish(&kept->failed, std::uint32_t{1});
     ctx.publish(&peers.template mine<FaultGate>(gate)->failed, std::uint32_t{1});
     for (std::int32_t peer = 0; peer < peers.world; ++peer)
-      if (!left_out(peer))
+      if (!left_out(peer) && !peers.is_far(peer))
         ctx.publish(boards.template at<std::uint64_t>(peer, notices) + peers.rank, fault_word(phase, blamed));
   }
 
@@ -108,7 +108,7 @@ struct FaultPort {
   [[nodiscard]] MORI_EP_HD std::int32_t blamed(Ctx& ctx, std::int32_t peer) const {
     std::int32_t at = peer;
     MORI_EP_ROLLED
-    for (std::int32_t steps = 0; steps < peers.world && at != peers.rank; ++steps) {
+    for (std::int32_t steps = 0; steps < peers.world && at != peers.rank && !peers.is_far(at); ++steps) {
       const std::uint64_t* waits = boards.template at<std::uint64_t>(at, notices) + peers.world;
       std::int32_t next = 0;
       while (next < peers.world && (next == at || left_out(next) || ctx.peek(waits + next) == 0)) ++next;

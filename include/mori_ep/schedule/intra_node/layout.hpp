@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/routing/route.hpp"
@@ -15,6 +16,8 @@ namespace mori_ep::schedule::intra_node {
 inline constexpr int kMaxBufferSets = 2;
 inline constexpr int kTile = 32;        //!< tokens whose votes fit a word
 inline constexpr int kMaxBlocks = 256;  //!< of a launch: each has a word of its own on every peer
+inline constexpr int kFarPuts = 5;      //!< that bring a far rank's rows: payload, ids, weights, scales, positions
+inline constexpr int kFarReturns = 2;   //!< that bring them back: rows, weights
 
 //! @brief The near flags of a fault, in the arena.
 struct FaultGate {
@@ -98,19 +101,52 @@ struct SetLayout {
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
-  // between nodes: written by the network
-  comm::Region far_told;        //!< [2][W][2] signal words, by epoch's parity: the counts of s are here, its experts' too
-  comm::Region far_in_x;        //!< [S][H]: combine rows of far ranks, S = M * min(K, far ranks)
-  comm::Region far_in_weights;  //!< [S][K] fp32
-  // read by the network
-  comm::Region far_words;     //!< [2][W][W + E_r + 2] what each far rank is told, by epoch's parity
-  comm::Region far_x;         //!< [S][H] rows for far ranks, and what goes beside them, rank by rank
-  comm::Region far_ids;       //!< [S][K] Index
-  comm::Region far_weights;   //!< [S][K] fp32
-  comm::Region far_scales;    //!< [S][scale bytes]
-  comm::Region far_src_pos;   //!< [S] i32
-  comm::Region far_places;    //!< [W] FarPlace
 };
+
+//! @brief The regions of one buffer set that serve far ranks. S = M * min(K, far ranks): the most copies that go far.
+struct FarLayout {
+  // written by the network
+  comm::Region told;        //!< [2][W][2] signal words, by epoch's parity: the counts of s are here; its experts', too
+  comm::Region ready;       //!< [W][kFarReturns] signal words: what comes back from s is here
+  comm::Region in_x;        //!< [S][H]: what comes back
+  comm::Region in_weights;  //!< [S][K] fp32
+  // read by the network
+  comm::Region words;    //!< [2][W][W + E_r + 2] what each far rank is told, by epoch's parity
+  comm::Region x;        //!< [S][H] rows for far ranks, rank by rank, and what goes beside them
+  comm::Region ids;      //!< [S][K] Index
+  comm::Region weights;  //!< [S][K] fp32
+  comm::Region scales;   //!< [S][scale bytes]
+  comm::Region src_pos;  //!< [S] i32
+  // this rank's own
+  comm::Region places;  //!< [W] FarPlace
+
+  //! @brief Nothing, when there are no far ranks.
+  static constexpr FarLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
+                                  std::size_t row_bytes, std::size_t index_bytes, int far_ranks) noexcept {
+    if (far_ranks == 0) return {};
+    auto const w = static_cast<std::size_t>(world), k = static_cast<std::size_t>(c.num_experts_per_token);
+    auto const copies =
+        static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, static_cast<std::size_t>(far_ranks));
+    FarLayout out;
+    out.told = at.add(4 * w, sizeof(std::uint64_t));
+    out.ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
+    out.words =
+        at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
+    out.places = at.add(w, sizeof(FarPlace));
+    out.x = at.add(copies, row_bytes);
+    out.ids = at.add(copies, k * index_bytes);
+    out.weights = at.add(copies, k * sizeof(float));
+    out.scales = at.add(copies, c.scale_bytes());
+    out.src_pos = at.add(copies, sizeof(std::int32_t));
+    out.in_x = at.add(copies, row_bytes);
+    out.in_weights = at.add(copies, k * sizeof(float));
+    return out;
+  }
+};
+//! @brief What a kernel is given of it, where no rank is far.
+struct NoFarLayout {};
+template <class PeerRef>
+using FarLayoutOf = std::conditional_t<PeerRef::kFar, FarLayout, NoFarLayout>;
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
 struct BoardLayout {
@@ -136,6 +172,7 @@ struct Layout {
   comm::Region bases;        //!< [W] arena addresses
   comm::Region board_bases;  //!< [W] notice board addresses
   SetLayout sets[kMaxBufferSets];
+  FarLayout far[kMaxBufferSets];
   std::size_t bytes = 0;
   std::size_t contract_bytes = 0;  //!< received rows with weights, ids, scales and positions, and the combine rows
   bool overflow = false;
@@ -149,9 +186,7 @@ struct Layout {
     auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
     auto const local_experts = static_cast<std::size_t>(c.num_experts_per_rank);
     auto const row_bytes = static_cast<std::size_t>(c.hidden_dim) * element_bytes;
-    auto const routes = std::min(k, w), far = static_cast<std::size_t>(far_ranks),
-               staged = static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, far),
-               far_world = far == 0 ? 0 : w;
+    auto const routes = std::min(k, w);
     comm::LayoutBuilder at;
     Layout out;
     out.routes_per_token = static_cast<std::int32_t>(routes);
@@ -179,18 +214,9 @@ struct Layout {
       set.recv_ids = at.add(rows, k * index_bytes);
       set.recv_scales = at.add(rows, c.scale_bytes());
       set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
-      set.far_told = at.add(4 * far_world, sizeof(std::uint64_t));
-      set.far_words = at.add(2 * far_world * (w + local_experts + 2), sizeof(std::uint64_t));
-      set.far_places = at.add(far_world, sizeof(FarPlace));
-      set.far_x = at.add(staged, row_bytes);
-      set.far_ids = at.add(staged, k * index_bytes);
-      set.far_weights = at.add(staged, k * sizeof(float));
-      set.far_scales = at.add(staged, c.scale_bytes());
-      set.far_src_pos = at.add(staged, sizeof(std::int32_t));
-      set.far_in_x = at.add(staged, row_bytes);
-      set.far_in_weights = at.add(staged, k * sizeof(float));
       set.combine_x = at.add(rows, row_bytes);
       set.combine_weights = at.add(rows, k * sizeof(float));
+      out.far[i] = FarLayout::make(at, c, world, row_bytes, index_bytes, far_ranks);
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
                             set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
     }

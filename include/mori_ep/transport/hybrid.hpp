@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT
+//! @file transport::Hybrid and transport::Rdma: a network between nodes; inside a node load and store, or the network too.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/symmetric_layout.hpp"
+#include "mori_ep/exec/attributes.hpp"
+#include "mori_ep/exec/host/host.hpp"
+#include "mori_ep/exec/signal_word.hpp"
+#include "mori_ep/fabric/command_ring.hpp"
+#include "mori_ep/fabric/fabric.hpp"
+#include "mori_ep/fabric/proxy.hpp"
+#include "mori_ep/transport/ends.hpp"
+
+namespace mori_ep::transport {
+
+//! @brief A kernel's view of peers some of which only a network reaches. What is asked of the network goes to `ring`.
+struct NetworkedRef {
+  static constexpr bool kFar = true;
+
+  std::byte* const* bases = nullptr;  //!< [world]; a near rank's means something
+  std::byte* own = nullptr;
+  std::int32_t rank = 0;
+  std::int32_t world = 1;
+  std::int32_t near_begin = 0, near_end = 1;  //!< the ranks that load and store reach
+  fabric::CommandRingRef ring;
+
+  [[nodiscard]] MORI_EP_HD bool is_far(int peer) const noexcept { return peer < near_begin || peer >= near_end; }
+  [[nodiscard]] MORI_EP_HD NetworkedRef with_table(std::byte* const* near) const noexcept {
+    NetworkedRef ref = *this;
+    ref.bases = near;
+    return ref;
+  }
+  template <class T>
+  [[nodiscard]] MORI_EP_HD T* at(int peer, comm::Region region) const noexcept {
+    return region.in<T>(bases[peer]);
+  }
+  template <class T>
+  [[nodiscard]] MORI_EP_HD T* mine(comm::Region region) const noexcept {
+    return region.in<T>(own);
+  }
+};
+
+namespace detail {
+
+//! @brief One rank's end of the network: an endpoint, the ring of its kernels' commands, and the thread between them.
+template <class F, class Exec>
+class NetworkLink {
+  static_assert(F::template kServes<Exec>,
+                "This fabric does not reach the machine's memory: fabric::Loopback copies by threads of the host. Use "
+                "exec::Host, or fabric::Verbs.");
+
+ public:
+  using Options = typename F::Options;
+
+  //! @brief Collective. `near`: the ranks that this one reaches without a network.
+  static Result<NetworkLink> connect(const comm::Communicator& comm, std::pair<int, int> near, Ends ends,
+                                     const Options& options) {
+    auto fabric = F::connect(comm, ends.arena, ends.board, ends.owner, options);
+    if (!fabric.ok()) return fabric.status();
+    auto ring = fabric::CommandRing<Exec>::create(kCommands);
+    auto host_ring = fabric::CommandRing<exec::Host>::create(static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<unsigned>(comm.world()))));
+    Status const here = ring.ok() ? host_ring.status() : ring.status();
+    if (Status s = comm.barrier(); !s.ok()) return s;
+    if (!here.ok()) return here;
+    NetworkLink link;
+    link.state_ =
+        std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends), near);
+    return Result<NetworkLink>(std::move(link));
+  }
+
+  [[nodiscard]] fabric::CommandRingRef ring() const noexcept { return state_->ring.ref(); }
+  //! @brief The first error that the network has had with any peer. Any thread asks.
+  [[nodiscard]] Status status() const noexcept {
+    for (int peer = 0; peer < state_->fabric.world(); ++peer)
+      if (Status s = state_->proxy.status(peer); !s.ok()) return s;
+    return {};
+  }
+  [[nodiscard]] const fabric::Counters& counters(int peer) const noexcept { return state_->fabric.counters(peer); }
+
+ private:
+  static constexpr std::int64_t kCommands = 1 << 10;
+
+  struct State {
+    F fabric;
+    fabric::CommandRing<Exec> ring;
+    fabric::CommandRing<exec::Host> host_ring;
+    fabric::CommandWriter host;
+    Ends ends;
+    std::pair<int, int> near;
+    bool told = false;
+    fabric::Proxy<F> proxy;  // last: it ends first
+
+    State(F&& f, fabric::CommandRing<Exec>&& kernels, fabric::CommandRing<exec::Host>&& own, Ends&& e,
+          std::pair<int, int> reached)
+        : fabric(std::move(f)),
+          ring(std::move(kernels)),
+          host_ring(std::move(own)),
+          host(host_ring.writer()),
+          ends(std::move(e)),
+          near(reached),
+          proxy(fabric, {ring.reader(), host_ring.reader()},
+                {.on_fault = [this](const fabric::Fault& fault) { ends.lost(fault.id.peer); },
+                 .each_round = [this] { tell_fault(); }}) {}
+
+    //! Kernels tell near ranks themselves.
+    void tell_fault() {
+      std::uint64_t const fault = told ? 0 : ends.fault();
+      if (fault == 0) return;
+      told = true;
+      for (int peer = 0; peer < fabric.world(); ++peer)
+        if (peer < near.first || peer >= near.second)
+          (void)host.push({.id = {.operation = fabric::Operation::signal,
+                                  .peer = static_cast<std::uint16_t>(peer),
+                                  .epoch = exec::signal_epoch(fault)},
+                           .signal_offset = ends.notices +
+                                            static_cast<std::size_t>(fabric.rank()) * sizeof(std::uint64_t),
+                           .signal = fault,
+                           .to_board = true});
+    }
+  };
+  std::unique_ptr<State> state_;
+};
+
+//! @brief What Hybrid and Rdma share.
+template <class F, bool kNodeIsNear>
+struct Networked {
+  static_assert(fabric::Fabric<F>,
+                "transport::Hybrid and Rdma: the parameter must be a fabric. Use fabric::Verbs or fabric::Loopback<>.");
+  using Fabric = F;
+  using Options = typename F::Options;
+  using Ref = NetworkedRef;
+  template <class Exec>
+  using Link = NetworkLink<F, Exec>;
+
+  //! @brief The ranks that load and store reach from `rank`: [begin, end).
+  [[nodiscard]] static constexpr std::pair<int, int> near(int rank, int world, int gpu_per_node) noexcept {
+    if (!kNodeIsNear) return {rank, rank + 1};
+    int const begin = rank / gpu_per_node * gpu_per_node;
+    return {begin, begin + gpu_per_node < world ? begin + gpu_per_node : world};
+  }
+  //! @brief How many ranks a rank may have that only the network reaches, at most.
+  [[nodiscard]] static constexpr int far_ranks(int world, int gpu_per_node) noexcept {
+    auto const [begin, end] = near(world - 1, world, gpu_per_node);  // the last node may be smaller
+    return world - (end - begin);
+  }
+  [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
+                               const fabric::CommandRingRef& ring) noexcept {
+    auto const [begin, end] = near(comm.rank(), comm.world(), comm.gpu_per_node());
+    return {bases, own, comm.rank(), comm.world(), begin, end, ring};
+  }
+};
+
+}  // namespace detail
+
+//! @brief Load and store inside a node, the network between nodes; nodes are what the Communicator groups.
+template <class F>
+struct Hybrid : detail::Networked<F, true> {
+  static constexpr const char* kName = "hybrid";
+};
+//! @brief The network to every other rank, also inside a node.
+template <class F>
+struct Rdma : detail::Networked<F, false> {
+  static constexpr const char* kName = "rdma";
+};
+
+}  // namespace mori_ep::transport
