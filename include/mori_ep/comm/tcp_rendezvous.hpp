@@ -78,8 +78,7 @@ class TcpRoot {
   //!        the job for a key.
   static Result<TcpRoot> open(std::span<const SocketAddress> addresses, const TcpOptions& options) {
     auto root = open_at(addresses.front());
-    for (std::size_t i = 1; i < addresses.size() && !root.ok(); ++i)
-      if (auto other = open_at(addresses[i]); other.ok()) root = std::move(other);
+    for (std::size_t i = 1; i < addresses.size() && !root.ok(); ++i) (void)(root = open_at(addresses[i]));
     if (root.ok()) root->asks_ = key_of(options.job);
     return root;
   }
