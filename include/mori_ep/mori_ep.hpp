@@ -14,8 +14,11 @@
 #include "mori_ep/env.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "mori_ep/error.hpp"
+#include "mori_ep/fabric/loopback.hpp"
 #include "mori_ep/numeric/element.hpp"
+#include "mori_ep/schedule/inter_node.hpp"
 #include "mori_ep/support_matrix.hpp"
+#include "mori_ep/transport/hybrid.hpp"
 #include "mori_ep/version.hpp"
 
 namespace mori_ep {

@@ -51,8 +51,9 @@ inline constexpr SupportRow kSupportMatrix[] = {
     support_row<transport::Xgmi, schedule::IntraNode, quant::None<float>, exec::Host>(Support::tested),
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::tested},
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::compiled},
-    {"rdma, hybrid", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
-    {"rdma, hybrid", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
+    {"rdma, hybrid (loopback)", "InterNode", "bf16, fp16, fp32", "host", Support::tested},
+    {"rdma, hybrid (verbs)", "InterNode", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
+    {"rdma, hybrid", "InterNodeV1, InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
     {"xgmi, rdma, hybrid", "all", "fp8, fp4 (cast, blockwise)", "host, cuda, hip", Support::planned},
 };
 

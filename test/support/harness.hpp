@@ -91,7 +91,7 @@ class Player {
       for (std::size_t i = 0; i < plan_.calls.size(); ++i) prepare(slots_.back()[i], rank, i);
     }
     if (plan_.setup.own_memory || raw_arenas()) {
-      auto const footprint = Operator::footprint(c, plan_.setup.world);
+      auto const footprint = Operator::footprint(c, plan_.setup.world, plan_.setup.gpu_per_node);
       for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
         if (!ranks_are_processes()) {
           settle<Exec>(rank, plan_.setup.world);
@@ -520,7 +520,9 @@ std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
     // Streams first: after create, peers' kernels may wait for this rank's, which the runtime must not hold back.
     std::vector<typename Player<Operator>::Stream> streams(static_cast<std::size_t>(plan.setup.streams));
     comm::ArenaMemory const memory = player.arena(comm.rank());
-    auto op = Operator::create(comm, plan.setup.config, memory.bytes, memory.fd);
+    typename Operator::TransportOptions options{};
+    if constexpr (std::is_same_v<decltype(options), fabric::LoopbackOptions>) options = plan.setup.loopback;
+    auto op = Operator::create(comm, plan.setup.config, memory.bytes, memory.fd, options);
     if (!op.ok()) return op.status();
     Status const enqueued = player.perform(*op, comm.rank(), streams.data());
     for (auto& stream : streams) stream.synchronize();

@@ -136,6 +136,13 @@ std::string describe(const Plan& plan) {
   add("max_recv", c.max_total_recv_tokens), add("buffer_sets", c.num_buffer_sets);
   add("reduce_gpu_per_node", c.reduce_gpu_per_node), add("block_num", c.block_num);
   add("warps", c.warp_num_per_block), add("first_epoch", c.first_epoch);
+  if (s.loopback != fabric::LoopbackOptions{}) {
+    add("queue_pairs", s.loopback.queue_pairs), add("depth", s.loopback.depth);
+    add("network_seed", static_cast<std::int64_t>(s.loopback.seed)), add("reorder", s.loopback.reorder ? 1 : 0);
+    add("most_delay_ns", s.loopback.most_delay.count()), add("most_late_ns", s.loopback.most_late.count());
+    add("early_one_in", s.loopback.early_one_in), add("duplicate_one_in", s.loopback.duplicate_one_in);
+    add("full_one_in", s.loopback.full_one_in);
+  }
   for (std::size_t i = 0; i < plan.calls.size() && i < 12; ++i) {
     const Call& call = plan.calls[i];
     text += "\n  call " + std::to_string(i) + ": tokens";

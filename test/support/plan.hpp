@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mori_ep/fabric/loopback/options.hpp"
 #include "mori_ep/schedule/config.hpp"
 #include "support/oracle.hpp"
 #include "support/random.hpp"
@@ -39,7 +40,8 @@ struct Setup {
   int gpu_per_node = 0;  //!< of the LocalWorld
   int streams = 1;       //!< 2: buffer set i works on stream i
   bool own_memory = false;
-  int jitter_us = 0;  //!< a random sleep up to this long before every kernel of every rank
+  int jitter_us = 0;                      //!< a random sleep up to this long before every kernel of every rank
+  fabric::LoopbackOptions loopback = {};  //!< between nodes
   EpDispatchCombineConfig config = {
       .hidden_dim = 16,
       .max_num_inp_token_per_rank = 8,
@@ -77,6 +79,9 @@ struct Plan {
 //! @brief Runs the plan on the machine of this executable and compares everything with the oracle, bit for bit. Empty
 //!        when all is right. `hashes` gets a hash of all bytes that came out, by call and rank.
 std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
+//! @brief The same between nodes, on exec::Host: a node has `gpu_per_node` ranks, or a number that the plan decides; so
+//!        have the faults of the network where `loopback` says nothing. With MORI_EP_TEST_NETWORK=1 play() does this.
+std::string play_between_nodes(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 //! @brief The same on exec::Host, in executables of another machine.
 std::string play_on_host(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 std::string describe(const Plan& plan);

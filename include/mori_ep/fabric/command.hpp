@@ -20,7 +20,7 @@ namespace mori_ep::fabric {
 //! | 2 | the signal's payload, 32 | epoch, the signal's too |
 //! | 3 | operation 2, queue pair 6, peer 12, to_board 1, signal offset / 8, the high 11 | sequence, 32 |
 struct Command {
-  static constexpr std::uint64_t kReach = std::uint64_t{1} << 38;        //!< offsets are less
+  static constexpr std::uint64_t kReach = std::uint64_t{1} << 38;  //!< offsets are less
   static constexpr std::uint64_t kMostBytes = (std::uint64_t{1} << 32) - 1;
   static constexpr std::uint64_t kSignalReach = std::uint64_t{1} << 34;  //!< offsets of signals are less
 
@@ -44,9 +44,7 @@ struct Command {
                  std::uint64_t{sequence} << 32}};
   }
 
-  [[nodiscard]] constexpr std::uint32_t sequence() const noexcept {
-    return static_cast<std::uint32_t>(words[3] >> 32);
-  }
+  [[nodiscard]] constexpr std::uint32_t sequence() const noexcept { return static_cast<std::uint32_t>(words[3] >> 32); }
   [[nodiscard]] constexpr WorkRequest request() const noexcept {
     return {.id = {.operation = static_cast<Operation>(words[3] & 3),
                    .queue_pair = static_cast<std::uint8_t>(words[3] >> 2 & 0x3f),

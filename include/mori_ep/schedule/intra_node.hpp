@@ -356,21 +356,21 @@ class Runner {
     auto* notices = board_at<std::uint64_t>(board_layout_.notices);
     auto link = Link::connect(
         comm_, Transport::near(comm_.rank(), comm_.world(), comm_.gpu_per_node()),
-        transport::Ends{.arena = {arenas_.base(), layout_.bytes},
-                        .board = {boards_.base(), board_layout_.bytes},
-                        .owner = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
-                            arenas_.owner(), boards_.owner()),
-                        .fault =
-                            [record] {
-                              bool const failed = std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0;
-                              return failed ? fault_word(static_cast<Phase>(record->phase), record->peer) : 0;
-                            },
-                        .notices = board_layout_.notices.offset,
-                        .lost =
-                            [notices](int peer) {
-                              std::atomic_ref(notices[peer]).store(fault_word(Phase::none, peer),
-                                                                   std::memory_order_release);
-                            }},
+        transport::Ends{
+            .arena = {arenas_.base(), layout_.bytes},
+            .board = {boards_.base(), board_layout_.bytes},
+            .owner = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+                arenas_.owner(), boards_.owner()),
+            .fault =
+                [record] {
+                  bool const failed = std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0;
+                  return failed ? fault_word(static_cast<Phase>(record->phase), record->peer) : 0;
+                },
+            .notices = board_layout_.notices.offset,
+            .lost =
+                [notices](int peer) {
+                  std::atomic_ref(notices[peer]).store(fault_word(Phase::none, peer), std::memory_order_release);
+                }},
         options_);
     if (!link.ok()) return link.status();
     link_.emplace(std::move(*link));

@@ -204,7 +204,8 @@ struct JoinRecord {
       // Another process numbers its devices as it likes: there the mapping of its memory tells.
       std::int32_t const ordinal = records[static_cast<std::size_t>(peer)].ordinal;
       bool const elsewhere = records[static_cast<std::size_t>(peer)].process != r.process;
-      if (!is_near(peer) || (r.memory_shared != 0 && (elsewhere || ordinal >= 64 || (r.reachable >> ordinal & 1) != 0))) continue;
+      if (!is_near(peer) || (r.memory_shared != 0 && (elsewhere || ordinal >= 64 || (r.reachable >> ordinal & 1) != 0)))
+        continue;
       return fail(
           {.code = Errc::invalid_argument,
            .peer = peer,

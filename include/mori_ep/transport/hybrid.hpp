@@ -65,8 +65,8 @@ class NetworkLink {
     auto fabric = F::connect(comm, ends.arena, ends.board, ends.owner, options);
     if (!fabric.ok()) return fabric.status();
     auto ring = fabric::CommandRing<Exec>::create(kCommands);
-    auto host_ring = fabric::CommandRing<exec::Host>::create(static_cast<std::int64_t>(
-        std::bit_ceil(static_cast<unsigned>(comm.world()))));
+    auto host_ring = fabric::CommandRing<exec::Host>::create(
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(comm.world()))));
     Status const here = ring.ok() ? host_ring.status() : ring.status();
     if (Status s = comm.barrier(); !s.ok()) return s;
     if (!here.ok()) return here;
@@ -117,13 +117,13 @@ class NetworkLink {
       told = true;
       for (int peer = 0; peer < fabric.world(); ++peer)
         if (peer < near.first || peer >= near.second)
-          (void)host.push({.id = {.operation = fabric::Operation::signal,
-                                  .peer = static_cast<std::uint16_t>(peer),
-                                  .epoch = exec::signal_epoch(fault)},
-                           .signal_offset = ends.notices +
-                                            static_cast<std::size_t>(fabric.rank()) * sizeof(std::uint64_t),
-                           .signal = fault,
-                           .to_board = true});
+          (void)host.push(
+              {.id = {.operation = fabric::Operation::signal,
+                      .peer = static_cast<std::uint16_t>(peer),
+                      .epoch = exec::signal_epoch(fault)},
+               .signal_offset = ends.notices + static_cast<std::size_t>(fabric.rank()) * sizeof(std::uint64_t),
+               .signal = fault,
+               .to_board = true});
     }
   };
   std::unique_ptr<State> state_;

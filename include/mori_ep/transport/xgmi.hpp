@@ -28,7 +28,8 @@ concept TransportPolicy = requires {
 
 //! @brief A transport through which a kernel loads from and stores to any peer's arena.
 template <class T>
-concept HasPeerAccess = TransportPolicy<T> && !T::Ref::kFar && requires(const typename T::Ref ref, comm::Region region) {
+concept HasPeerAccess =
+    TransportPolicy<T> && !T::Ref::kFar && requires(const typename T::Ref ref, comm::Region region) {
   { ref.template at<std::byte>(0, region) } -> std::same_as<std::byte*>;
 };
 

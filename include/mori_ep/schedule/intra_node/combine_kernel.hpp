@@ -167,8 +167,7 @@ struct CombineKernel {
                  Phase::combine_ready);
       };
       put(set.combine_x, far.in_x, hidden * sizeof(T));
-      put(set.combine_weights, far.in_weights,
-          weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
+      put(set.combine_weights, far.in_weights, weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
     }
   }
 
@@ -262,8 +261,7 @@ struct CombineKernel {
       routing::RouteEntry const entry = i < routes_per_token ? ctx.load(routes_of(t) + i) : routing::RouteEntry{};
       sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
-      s.sources[i] =
-          came_back<std::byte>(ctx, s.peers, entry, set.combine_x, far.in_x, hidden * sizeof(T));
+      s.sources[i] = came_back<std::byte>(ctx, s.peers, entry, set.combine_x, far.in_x, hidden * sizeof(T));
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);

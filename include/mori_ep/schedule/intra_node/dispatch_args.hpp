@@ -65,8 +65,8 @@ struct DispatchArgs {
   [[nodiscard]] MORI_EP_HD bool hear_far(Ctx& ctx, std::int32_t source, std::uint32_t epoch, FarWord what) const {
     if constexpr (PeerRef::kFar)
       if (reaches_far(source))
-        return port.await(ctx, port.peers.template mine<std::uint64_t>(far.told) + far_told(source, epoch, what),
-                          epoch, Phase::dispatch_counts, source);
+        return port.await(ctx, port.peers.template mine<std::uint64_t>(far.told) + far_told(source, epoch, what), epoch,
+                          Phase::dispatch_counts, source);
     return true;
   }
 

@@ -194,8 +194,8 @@ struct CountExchange {
     });
     by_thread(ctx, shared ? 0 : local_experts + 1, [&](std::int32_t e) {
       ctx.store(words + world + 1 + e,
-                exec::signal_word(epoch, e == local_experts ? s.flags[Scratch::kInvalid]
-                                                            : s.experts[peer * local_experts + e]));
+                exec::signal_word(
+                    epoch, e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]));
     });
     ctx.flush_stores();
     ctx.block_sync();
@@ -346,18 +346,17 @@ struct CountExchange {
     std::size_t const words = experts ? local_experts + 1 : world + 1,
                       from = (parity * world + to) * (world + local_experts + 2) + (experts ? world + 1 : 0);
     const comm::Region& there = experts ? args.set.expert_counts : args.set.counts;
-    args.port.ask(ctx,
-                  {.id = {.operation = fabric::Operation::put_signal,
-                          .peer = static_cast<std::uint16_t>(peer),
-                          .epoch = epoch},
-                   .local_offset = args.far.words.offset + from * sizeof(std::uint64_t),
-                   .remote_offset = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
-                   .bytes = words * sizeof(std::uint64_t),
-                   .signal_offset = args.far.told.offset +
-                                    static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) *
-                                        sizeof(std::uint64_t),
-                   .signal = exec::signal_word(epoch, 0)},
-                  Phase::dispatch_counts);
+    args.port.ask(
+        ctx,
+        {.id = {.operation = fabric::Operation::put_signal, .peer = static_cast<std::uint16_t>(peer), .epoch = epoch},
+         .local_offset = args.far.words.offset + from * sizeof(std::uint64_t),
+         .remote_offset = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
+         .bytes = words * sizeof(std::uint64_t),
+         .signal_offset =
+             args.far.told.offset +
+             static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) * sizeof(std::uint64_t),
+         .signal = exec::signal_word(epoch, 0)},
+        Phase::dispatch_counts);
   }
   [[nodiscard]] MORI_EP_HD std::uint64_t* tell_experts(std::int32_t peer) const {
     return args.port.tell(

@@ -165,7 +165,9 @@ struct DispatchKernel {
   MORI_EP_HD void put_rows(Ctx& ctx, const Scratch& s, std::int32_t d, std::uint32_t rows, std::uint32_t epoch) const {
     if (rows == 0) return;
     auto const first = std::int64_t{s.stage[d] - s.shift[d]}, room = args.capacity - first;
-    auto const kept = static_cast<std::size_t>(room < 0 ? 0 : room < rows ? room : std::int64_t{rows}),
+    auto const kept = static_cast<std::size_t>(room < 0      ? 0
+                                               : room < rows ? room
+                                                             : std::int64_t{rows}),
                k = static_cast<std::size_t>(args.topk);
     std::size_t word = static_cast<std::size_t>(args.port.peers.rank) * kMaxBlocks;
     auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
@@ -268,7 +270,9 @@ struct DispatchKernel {
         for (std::int32_t earlier = 0; earlier < source; ++earlier) begins += s.rows[earlier];
         std::int64_t const room = args.capacity - begins, rows = s.rows[source];
         ctx.store(places + source, FarPlace{s.shift[source], static_cast<std::int32_t>(begins),
-                                            static_cast<std::int32_t>(room < 0 ? 0 : room < rows ? room : rows),
+                                            static_cast<std::int32_t>(room < 0      ? 0
+                                                                      : room < rows ? room
+                                                                                    : rows),
                                             s.there[source]});
       }
     }

@@ -130,8 +130,7 @@ struct FarLayout {
     FarLayout out;
     out.told = at.add(4 * w, sizeof(std::uint64_t));
     out.ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
-    out.words =
-        at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
+    out.words = at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
     out.places = at.add(w, sizeof(FarPlace));
     out.x = at.add(copies, row_bytes);
     out.ids = at.add(copies, k * index_bytes);
