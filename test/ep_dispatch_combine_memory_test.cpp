@@ -189,7 +189,7 @@ TEST_CASE("memory that a caller brings to ranks in several processes comes with 
       auto const tells = [&](const char* part) { return told.find(part) != std::string::npos; };
       bool const right = odd == Brings::good            ? op.ok()
                          : odd == Brings::no_descriptor ? tells("rank 1") && tells("descriptor of the caller's memory")
-                                                        : tells("peer rank 1") && tells("bytes of a peer's arena");
+                                                        : tells("peer rank 1") && tells("bytes of a caller's memory");
       if (!right) std::strncpy(seen[static_cast<std::size_t>(comm.rank())].wrong, told.c_str(), 199);
       return comm.barrier();
     });
@@ -197,6 +197,19 @@ TEST_CASE("memory that a caller brings to ranks in several processes comes with 
     for (std::size_t r = 0; r < kWorld; ++r) CHECK(std::string(seen[r].wrong) == "");
     for (const auto& m : memory) CHECK(m.intact());
   }
+}
+
+TEST_CASE("two ranks that bring the same memory are refused, threads and processes alike") {
+  EpDispatchCombineConfig const config{
+      .hidden_dim = 16, .max_num_inp_token_per_rank = 4, .num_experts_per_rank = 1, .num_experts_per_token = 1};
+  ShareableArena const shared(Op<float>::footprint(config, 2)->bytes);
+  auto const create = [&](comm::Communicator& comm) {
+    if (comm.rank() == 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));  // not while the other writes there
+    return Op<float>::create(comm, config, shared.memory().bytes, shared.memory().fd).status();
+  };
+  for (Status const& s : {comm::LocalWorld(2).run(create), ProcessWorld(2).run(create)})
+    CHECK(s.message().find("bytes of a caller's memory") != std::string::npos);
 }
 #endif
 

@@ -414,6 +414,62 @@ TEST_CASE("a rank that is killed, stopped or slow at any step: the survivors nam
   }
 }
 
+TEST_CASE("a rank that is stopped in recover(): nobody waits twice for it, and all come back together") {
+  constexpr int kWorld = 3, kSleeper = 2;
+  struct Life {
+    std::int32_t in_recover = 0, exact = 0, attempts = 0;
+    std::int64_t longest_ms = 0;
+    char wrong[240] = "";
+  };
+  std::chrono::milliseconds const meeting(600);
+  for (bool const fewer : {false, true}) {
+    SharedArray<Life> lives(kWorld + 1);
+    ProcessWorld processes(kWorld + (fewer ? 1 : 0), 0, meeting);
+    processes.start([&](comm::Communicator& comm) -> Status {
+      Life& life = lives[static_cast<std::size_t>(comm.rank())];
+      Stream stream;
+      auto op = Ep<Machine>::create(comm, config());
+      if (!op.ok()) return op.status();
+      std::vector<int> const members = comm::all_ranks(kWorld);
+      if (comm.rank() == kWorld) return {};  // left out
+      Rounds<Machine> rounds{comm.rank(), comm.world(), stream};
+      if (comm.rank() != kSleeper) std::this_thread::sleep_for(meeting / 2);
+      std::atomic_ref(life.in_recover).store(1);
+      // Every rank goes on until two rounds in a row have been exact.
+      for (auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+           life.exact < 2 && std::chrono::steady_clock::now() < until; ++life.attempts) {
+        auto const begin = std::chrono::steady_clock::now();
+        Status const s = op->recover(members, stream);
+        auto const took =
+            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+        if (comm.rank() != kSleeper && took.count() > life.longest_ms) life.longest_ms = took.count();
+        if (!s.ok()) continue;
+        life.exact = 0;
+        for (int round = 0; round < 2 && rounds.play(*op, round).ok(); ++round) {
+          rounds.check(round, members);
+          ++life.exact;
+        }
+      }
+      std::strncpy(life.wrong, rounds.wrong.c_str(), sizeof(life.wrong) - 1);
+      return {};
+    });
+    while (std::atomic_ref(lives[kSleeper].in_recover).load() == 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(meeting / 5);
+    ::kill(processes.pid(kSleeper), SIGSTOP);
+    std::this_thread::sleep_for(2 * meeting);
+    ::kill(processes.pid(kSleeper), SIGCONT);
+    for (int rank = 0; rank < kWorld; ++rank) {
+      CHECK(processes.wait(rank).status == 0);
+      const Life& life = lives[static_cast<std::size_t>(rank)];
+      INFO("rank " << rank << (fewer ? ", fewer" : "") << ": " << life.attempts << " attempts");
+      CHECK(life.exact == 2);
+      CHECK(std::string(life.wrong) == "");
+      CHECK(life.longest_ms < meeting.count() + 1000);
+    }
+  }
+}
+
 #endif
 
 }  // namespace mori_ep::test

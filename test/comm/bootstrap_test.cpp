@@ -26,6 +26,7 @@ namespace mori_ep::test {
 
 using comm::all_ranks;
 using comm::Bootstrap;
+using comm::Communicator;
 using std::chrono::milliseconds;
 
 namespace {
@@ -386,6 +387,59 @@ TEST_CASE("a process that is stopped is missed in time, and joins the others whe
     CHECK(Status(outcome.error).message() == "ok");
     CHECK(outcome.done == 1);
   }
+}
+
+TEST_CASE("a process that sleeps through the end of a call that the others gave up fails it, too, and stays in step") {
+  constexpr int kWorld = 3, kSleeper = 2;
+  struct Seen {
+    std::int32_t entered = 0, first = -1, second = -1;
+    std::int32_t values[kWorld] = {};
+  };
+  SharedArray<Seen> seen(kWorld);
+  ProcessWorld world(kWorld, 0, milliseconds(500));
+  world.start([&](Communicator& comm) -> Status {
+    Seen& mine = seen[static_cast<std::size_t>(comm.rank())];
+    if (comm.rank() != kSleeper) std::this_thread::sleep_for(milliseconds(250));  // it waits for these, and is stopped
+    std::atomic_ref(mine.entered).store(1);
+    std::int32_t values[kWorld] = {};
+    for (std::int32_t step = 1; step <= 2; ++step) {
+      Status const s = comm.all_gather(&step, values, sizeof(step));
+      (step == 1 ? mine.first : mine.second) = static_cast<std::int32_t>(s.code());
+      if (step == 2) std::copy(values, values + kWorld, mine.values);
+    }
+    return {};
+  });
+  while (std::atomic_ref(seen[kSleeper].entered).load() == 0) std::this_thread::sleep_for(milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(100));
+  ::kill(world.pid(kSleeper), SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(850));  // the others have given up, and are in their next call
+  ::kill(world.pid(kSleeper), SIGCONT);
+  for (int r = 0; r < kWorld; ++r) {
+    CHECK(world.wait(r).status == 0);
+    const Seen& s = seen[static_cast<std::size_t>(r)];
+    INFO("rank " << r);
+    CHECK(s.first == static_cast<std::int32_t>(Errc::missing_rank));
+    CHECK(s.second == 0);
+    for (std::int32_t value : s.values) CHECK(value == 2);
+  }
+}
+
+TEST_CASE("threads of one rank meet two groups at the same time, and one that waits holds up no other") {
+  Ends ends = mesh(3, milliseconds(1500));
+  std::atomic<int> met{0};
+  std::atomic<bool> missed{false};
+  std::thread waits([&] {  // rank 1 does not come
+    missed = barrier(*ends[0], {0, 1}).code() == Errc::missing_rank;
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  auto const begin = std::chrono::steady_clock::now();
+  on_ranks(ends, {0, 2}, [&](Bootstrap& self) {
+    for (int i = 0; i < 5; ++i) met += barrier(self, {0, 2}).ok() ? 1 : 0;
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < milliseconds(1000));
+  waits.join();
+  CHECK(met == 10);
+  CHECK(missed);
 }
 
 }  // namespace mori_ep::test

@@ -170,4 +170,16 @@ TEST_CASE("a list of ranks that is too long for an error's text names no rank th
   }
 }
 
+TEST_CASE("gpu_per_node that differs between ranks is refused, and so is no bootstrap") {
+  auto ends = mesh(3, std::chrono::seconds(60));
+  std::vector<std::string> said(3);
+  std::vector<std::thread> ranks;
+  for (std::size_t r = 0; r < 3; ++r)
+    ranks.emplace_back([&, r] { said[r] = Communicator::create(ends[r], {}, r == 2 ? 1 : 2).message(); });
+  for (auto& rank : ranks) rank.join();
+  for (auto const& text : said)
+    CHECK(text.find("rank 2: config mismatch in join: gpu_per_node is 1, limit 2, peer rank 0") != std::string::npos);
+  CHECK(Communicator::create(nullptr).status().code() == Errc::invalid_argument);
+}
+
 }  // namespace mori_ep::test

@@ -203,7 +203,8 @@ TEST_CASE("a caller's memory without a descriptor is refused between processes, 
   for (int rank = 0; rank < 2; ++rank) {
     std::string const said = world.wait(rank).error.message();
     INFO(said);
-    CHECK(said.find("rank 1: invalid argument in create: descriptor of the caller's memory is 0, limit 1, peer rank 0.") !=
+    CHECK(said.find(
+              "rank 1: invalid argument in create: descriptor of the caller's memory is 0, limit 1, peer rank 0.") !=
           std::string::npos);
   }
 }

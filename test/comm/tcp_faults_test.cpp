@@ -230,6 +230,11 @@ TEST_CASE("a host with several addresses: rank 0 listens where it can, others fi
   auto const found = comm::connect_to(seen, comm::Deadline(std::chrono::seconds(5)));
   CHECK(found.message() == "ok");
   CHECK(!comm::TcpRoot::open(std::vector{nobodys, nobodys}, {}).ok());
+  // An address that somebody else has must not be passed over: others would find them there.
+  auto const taken = SocketAddress::of(*free).value();
+  auto const refused = comm::TcpRoot::open(std::vector{here, taken, nobodys}, {});
+  CHECK(refused.error().value == EADDRINUSE);
+  CHECK(refused.message().find(taken.text()) != std::string::npos);
   std::vector<SocketAddress> const closed{local(1), local(1)};
   auto const begin = std::chrono::steady_clock::now();
   auto const nowhere = comm::connect_to(closed, comm::Deadline(milliseconds(200)));

@@ -17,7 +17,9 @@ namespace mori_ep::comm {
 //!        their other calls; calls among different members do not disturb each other. One thread per rank at a time.
 //!
 //! Errors: members that do not come within the timeout, or whose process has ended, give `Errc::missing_rank` naming
-//! them, on every member that came, also on one that comes later. The call after that is a new one for all.
+//! them, on every member that came, also on one that comes later. The call after that is a new one for all. (No network
+//! can promise that without exception: of processes one may come to the end of a call at the very moment when the others
+//! give it up. A step that must not be taken alone says in its bytes which step it is.)
 class Bootstrap {
  public:
   Bootstrap() = default;
@@ -28,8 +30,12 @@ class Bootstrap {
   [[nodiscard]] virtual int world() const noexcept = 0;
   [[nodiscard]] virtual std::chrono::nanoseconds timeout() const noexcept = 0;
   //! @brief Gathers `bytes` from each of `members` (ascending ranks, this one among them) into `recv`
-  //!        [members.size() * bytes], in their order.
-  virtual Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes) noexcept = 0;
+  //!        [members.size() * bytes], in their order. `within`: a timeout of this call's own.
+  virtual Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes,
+                            std::chrono::nanoseconds within) noexcept = 0;
+  Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes) noexcept {
+    return all_gather(members, send, recv, bytes, timeout());
+  }
 };
 
 //! @brief [0, world).
@@ -70,7 +76,9 @@ class Bootstrap {
   return place;
 }
 
-[[nodiscard]] inline Status missing(int rank, std::span<const int> peers) {
+//! @brief `peers` did not come; where others are among them, not `rank` itself, which came later than they liked.
+[[nodiscard]] inline Status missing(int rank, std::vector<int> peers) {
+  if (peers.size() > 1) std::erase(peers, rank);
   return Error{.code = Errc::missing_rank,
                .phase = Phase::barrier,
                .rank = rank,

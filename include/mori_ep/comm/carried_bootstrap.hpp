@@ -13,6 +13,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "mori_ep/comm/tcp_bootstrap.hpp"
@@ -49,6 +50,29 @@ namespace detail {
   return id;
 }
 
+[[nodiscard]] inline Error file_error(int number, const std::string& path, const char* hint) {
+  Error const error = system_error("file to meet at", number, hint);
+  return error.with_text(path + ": " + error.text);
+}
+
+//! Only what such a file may hold is replaced, so that a path given by mistake costs nobody a file: nothing, or an id.
+[[nodiscard]] inline Status may_replace(const std::string& path) {
+  struct stat what;
+  if (::lstat(path.c_str(), &what) != 0 || S_ISLNK(what.st_mode)) return {};  // a link is replaced, not followed
+  if (S_ISREG(what.st_mode) && (what.st_size == 0 || read_id(path))) return {};
+  return file_error(EEXIST, path,
+                    "It is no file that a job met at, and stays as it is: remove it, or give another path.");
+}
+
+//! Can an id ever be read there? A file that is not there may still come.
+[[nodiscard]] inline Status may_come(const std::string& path) {
+  Fd const file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat what;
+  int const failed = file.open() ? (::fstat(file.get(), &what) == 0 && S_ISDIR(what.st_mode) ? EISDIR : 0) : errno;
+  if (failed != EACCES && failed != EISDIR && failed != ENOTDIR && failed != ELOOP && failed != ENAMETOOLONG) return {};
+  return file_error(failed, path, "Give the path that rank 0 was given, which this user can read.");
+}
+
 //! Appears under its name at once and whole.
 [[nodiscard]] inline Status write_id(const std::string& path, const UniqueId& id) {
   std::string const unfinished = path + "." + std::to_string(::getpid());
@@ -65,8 +89,8 @@ namespace detail {
   }
   if (ok) return {};
   if (made) (void)::unlink(unfinished.c_str());
-  return system_error("writing the file to meet at", failed,
-                      "Give a path in a directory that exists, that this user can write to, and that all ranks share.");
+  return file_error(failed, path,
+                    "Give a path in a directory that exists, that this user can write to, and that all ranks share.");
 }
 
 }  // namespace detail
@@ -79,11 +103,14 @@ namespace detail {
   if (rank == 0) {
     auto root = get_unique_id(options);
     if (!root.ok()) return root.status();
-    if (Status s = detail::write_id(path, root->id()); !s.ok()) return s;
+    if (Status s = detail::may_replace(path); !s.ok()) return s;
+    UniqueId const mine = root->id();
+    if (Status s = detail::write_id(path, mine); !s.ok()) return s;
     auto joined = join_tcp(std::move(*root), world, options);
-    (void)::unlink(path.c_str());
+    if (detail::read_id(path) == mine) (void)::unlink(path.c_str());  // else a later job's rank 0 has replaced it
     return joined;
   }
+  if (Status s = detail::may_come(path); !s.ok()) return s;
   // An id that is left over leads nowhere, to another job, to somebody who is no rank 0, or to one who never answers:
   // then the file holds another id in time.
   Deadline const deadline(options.timeout);

@@ -32,10 +32,32 @@ class Communicator {
   //!        node's name and the heap's limit count here.
   static Result<Communicator> create(std::shared_ptr<Bootstrap> bootstrap, const Environment& environment = {},
                                      int gpu_per_node = 0) noexcept {
-    Location const mine = Location::here(environment.node_id.view());
+    if (bootstrap == nullptr)
+      return Error{.code = Errc::invalid_argument,
+                   .field = "bootstrap",
+                   .value = 0,
+                   .hint = "Give what join_tcp() or another join gave."};
+    struct Entry {
+      Location location;
+      std::int32_t gpu_per_node = 0, reserved = 0;
+    };
+    Entry const mine{.location = Location::here(environment.node_id.view()), .gpu_per_node = gpu_per_node};
     std::vector<int> const everyone = all_ranks(bootstrap->world());
-    std::vector<Location> locations(everyone.size());
-    if (Status s = bootstrap->all_gather(everyone, &mine, locations.data(), sizeof(mine)); !s.ok()) return s;
+    std::vector<Entry> entries(everyone.size());
+    if (Status s = bootstrap->all_gather(everyone, &mine, entries.data(), sizeof(mine)); !s.ok()) return s;
+    std::vector<Location> locations;
+    for (const Entry& entry : entries) {
+      if (entry.gpu_per_node != entries.front().gpu_per_node)
+        return Error{.code = Errc::config_mismatch,
+                     .phase = Phase::join,
+                     .rank = static_cast<int>(&entry - entries.data()),
+                     .peer = 0,
+                     .field = "gpu_per_node",
+                     .value = entry.gpu_per_node,
+                     .limit = entries.front().gpu_per_node,
+                     .hint = "Every rank must be given the value of rank 0: sums are made node by node."};
+      locations.push_back(entry.location);
+    }
     auto grouped = group(locations, bootstrap->rank(), gpu_per_node);
     if (!grouped.ok()) return grouped.status();
     return Communicator(std::move(bootstrap), {}, *grouped, std::move(locations),
@@ -92,14 +114,19 @@ class Communicator {
     return as_here(bootstrap_->all_gather(members_, send, recv, bytes));
   }
   Status barrier() const noexcept { return all_gather(nullptr, nullptr, 0); }
-  //! @brief The same among some ranks of this communicator, ascending; only they call it.
-  Status all_gather(std::span<const int> among, const void* send, void* recv, std::size_t bytes) const {
+  //! @brief The same among some ranks of this communicator, ascending; only they call it. `within`: a timeout of this
+  //!        call's own.
+  Status all_gather(std::span<const int> among, const void* send, void* recv, std::size_t bytes,
+                    std::chrono::nanoseconds within) const {
     std::vector<int> ranks;
     for (int r : among) {
       if (r < 0 || r >= world()) return place_of(among, rank(), world()).status();
       ranks.push_back(base_rank(r));
     }
-    return as_here(bootstrap_->all_gather(ranks, send, recv, bytes));
+    return as_here(bootstrap_->all_gather(ranks, send, recv, bytes, within));
+  }
+  Status all_gather(std::span<const int> among, const void* send, void* recv, std::size_t bytes) const {
+    return all_gather(among, send, recv, bytes, timeout());
   }
 
  private:

@@ -29,7 +29,9 @@ namespace mori_ep::comm {
 class FdExchange {
  public:
   FdExchange(const Communicator& comm, std::span<const int> members)
-      : comm_(comm), members_(members), deadline_(comm.timeout()) {}
+      : FdExchange(comm, members, Deadline(comm.timeout())) {}
+  FdExchange(const Communicator& comm, std::span<const int> members, const Deadline& deadline)
+      : comm_(comm), members_(members), deadline_(deadline) {}
 
   //! @brief Collective among the members. The result's entry i is open where member i is in another process. Errors:
   //!        missing_rank, system_error.
@@ -39,7 +41,7 @@ class FdExchange {
     Fd listener;
     Status status = open(listener, here);
     std::vector<Mailbox> boxes(count);
-    if (Status s = comm_.all_gather(members_, &here, boxes.data(), sizeof(here)); !s.ok()) return s;
+    if (Status s = comm_.all_gather(members_, &here, boxes.data(), sizeof(here), deadline_.left()); !s.ok()) return s;
     for (std::size_t i = 0; i < count; ++i)
       if (boxes[i].open == 0)
         return status.ok() ? Error{.code = Errc::missing_rank,
@@ -85,7 +87,7 @@ class FdExchange {
         return absent(-1);
       }
       std::vector<pollfd> ready;
-      guests_.wait_for(ready, listener);
+      guests_.wait_for(ready, {&listener, 1});
       for (const Fd& a : ask)
         if (a.open()) ready.push_back({.fd = a.get(), .events = POLLIN, .revents = 0});
       (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(guests_.most_ms()));

@@ -57,9 +57,9 @@ class Guests {
   [[nodiscard]] bool exhausted() const noexcept { return exhausted_; }
   [[nodiscard]] bool was_exhausted() const noexcept { return was_exhausted_; }
   //! @brief For poll(): what to wait for, and how long at most.
-  void wait_for(std::vector<pollfd>& ready, const Fd& listener) const {
-    // Who waits without a descriptor would end every wait at once.
-    if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
+  void wait_for(std::vector<pollfd>& ready, std::span<const Fd> listeners) const {
+    for (const Fd& listener : listeners)  // who waits without a descriptor would end every wait at once
+      if (!exhausted_) ready.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
     for (const Guest& g : waiting_) ready.push_back({.fd = g.link.socket.get(), .events = POLLIN, .revents = 0});
   }
   [[nodiscard]] int most_ms() const noexcept { return exhausted_ ? 20 : 1000; }

@@ -45,7 +45,9 @@ class MeshBootstrap final : public Bootstrap {
   [[nodiscard]] int world() const noexcept override { return static_cast<int>(peers_.size()); }
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept override { return timeout_; }
 
-  Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes) noexcept override {
+  using Bootstrap::all_gather;
+  Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes,
+                    std::chrono::nanoseconds within) noexcept override {
     auto const me = place_of(members, rank_, world());
     if (!me.ok()) return me.status();
     if (bytes > kMostPayload)
@@ -55,8 +57,8 @@ class MeshBootstrap final : public Bootstrap {
                    .value = static_cast<std::int64_t>(bytes),
                    .limit = static_cast<std::int64_t>(kMostPayload),
                    .hint = "An all-gather is for metadata: send less at once."};
-    std::lock_guard const one_call(mutex_);
-    Round round{.members = members, .group = group_number(members), .deadline = Deadline(timeout_)};
+    std::unique_lock lock(mutex_);
+    Round round{.members = members, .group = group_number(members), .deadline = Deadline(within), .lock = lock};
     round.number = ++rounds_[round.group];
     auto const* mine = static_cast<const std::byte*>(send);
     if (bytes != 0) std::memcpy(static_cast<std::byte*>(recv) + *me * bytes, mine, bytes);
@@ -89,6 +91,7 @@ class MeshBootstrap final : public Bootstrap {
     std::span<const int> members;
     std::uint64_t group = 0, number = 0;
     Deadline deadline;
+    std::unique_lock<std::mutex>& lock;  // not held while this rank waits: another thread may meet another group
   };
 
   [[nodiscard]] Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
@@ -139,6 +142,10 @@ class MeshBootstrap final : public Bootstrap {
         move(peer(member));
         sent = sent && (peer(member).all_sent() || !peer(member).link.open());
       }
+      // Also where the member has come: it may have given up since. Whoever slept finds both.
+      for (int member : round.members)
+        if (member != rank_)
+          if (Found const found = look_for_end(peer(member), round); found.broken) return late(round, found);
       std::vector<int> gone;
       for (auto at = absent.begin(); at != absent.end();) {
         auto const place = static_cast<std::size_t>(std::lower_bound(round.members.begin(), round.members.end(), *at) -
@@ -163,25 +170,31 @@ class MeshBootstrap final : public Bootstrap {
     bool there = false, broken = false;
     std::vector<int> by;  //!< broken: the ranks that did not come to the round
   };
+  //! Has a peer given this round up?
+  Found look_for_end(const Peer& p, const Round& round) const {
+    for (const FrameReader::Frame& frame : p.link.reader.frames()) {
+      const FrameHeader& h = frame.header;
+      if (h.group == round.group && h.round == round.number && h.kind == FrameKind::broken)
+        return {.broken = true, .by = read_broken(frame.payload, world()).value_or(std::vector<int>())};
+    }
+    return {};
+  }
   //! Looks through what a peer has sent for this round's frame. Older frames of the group are of rounds that were given
-  //! up; a newer one says that this rank is late.
+  //! up; a newer one, when this round's is not there, says that this rank is late.
   template <class Take>
   Found look(Peer& p, const Round& round, FrameKind kind, Take&& take) {
     Found found;
     p.link.reader.take([&](const FrameReader::Frame& frame) {
-      if (found.there || found.broken) return false;
       const FrameHeader& h = frame.header;
       bool const ours = h.group == round.group && h.kind >= FrameKind::data;
+      if (found.there) return false;
       if (ours && h.round == round.number && h.kind == kind) {
         take(frame.payload);
         return found.there = true;
       }
-      if (ours && h.round >= round.number && h.kind == FrameKind::broken) {
-        found.broken = true;
-        if (auto by = read_broken(frame.payload, world())) found.by = std::move(*by);
-      } else if (ours && h.round > round.number) {
-        found.broken = true;
-        found.by = {rank_};
+      if (ours && h.round > round.number && !found.broken) {
+        auto by = h.kind == FrameKind::broken ? read_broken(frame.payload, world()) : std::nullopt;
+        found = {.broken = true, .by = by ? std::move(*by) : std::vector<int>{rank_}};
       }
       return h.kind < FrameKind::data || (ours && h.round < round.number);
     });
@@ -218,7 +231,11 @@ class MeshBootstrap final : public Bootstrap {
                          .events = static_cast<short>(p.all_sent() ? POLLIN : POLLIN | POLLOUT),
                          .revents = 0});
     }
-    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), round.deadline.left_ms());
+    // What another thread reads meanwhile wakes nobody.
+    constexpr int kLookAgainMs = 20;
+    round.lock.unlock();
+    (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), round.deadline.left_ms(kLookAgainMs));
+    round.lock.lock();
   }
 
   int rank_;

@@ -7,6 +7,7 @@
 #endif
 #include <mpi.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -14,7 +15,7 @@
 
 namespace mori_ep::comm {
 
-//! @brief Collective over `mpi`, which is borrowed and used for one broadcast; ranks and world are its own. What follows
+//! @brief Collective over `mpi`, which is borrowed and used for two broadcasts; ranks and world are its own. What follows
 //!        runs over connections of this library, so that waits have deadlines and a rank's end is no end of the job.
 [[nodiscard]] inline Result<std::shared_ptr<Bootstrap>> join_mpi(MPI_Comm mpi = MPI_COMM_WORLD,
                                                                  const TcpOptions& options = {}) {
@@ -31,11 +32,20 @@ namespace mori_ep::comm {
   (void)MPI_Comm_rank(mpi, &rank);
   (void)MPI_Comm_size(mpi, &world);
   Result<TcpRoot> root = Error{.code = Errc::missing_rank, .phase = Phase::join, .rank = rank, .peer = 0};
-  UniqueId id;  // stays without content when rank 0 has none: then everybody fails
+  UniqueId id;
+  std::int32_t there = 0;
   if (rank == 0) {
     root = get_unique_id(options);
     if (root.ok()) id = root->id();
+    there = root.ok() ? 1 : 0;
   }
+  (void)MPI_Bcast(&there, 1, MPI_INT32_T, 0, mpi);
+  if (there == 0 && rank != 0)
+    return Error{.code = Errc::missing_rank,
+                 .phase = Phase::join,
+                 .rank = rank,
+                 .peer = 0,
+                 .hint = "It cannot listen, so there is no id to join by; its own error says why."};
   (void)MPI_Bcast(id.bytes.data(), static_cast<int>(id.bytes.size()), MPI_BYTE, 0, mpi);
   if (rank != 0) return join_tcp(id, rank, world, options);
   if (!root.ok()) return root.status();

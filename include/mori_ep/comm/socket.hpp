@@ -153,8 +153,10 @@ class SocketAddress {
     if (!place.ok()) return place.status();
     addrinfo wanted{}, *found = nullptr;
     wanted.ai_socktype = SOCK_STREAM;
-    if (::getaddrinfo(place->host.c_str(), std::to_string(place->port).c_str(), &wanted, &found) != 0)
-      return HostAndPort::bad(text, "The host's name has no address. Check the name, or give an address.");
+    int const failed = ::getaddrinfo(place->host.c_str(), std::to_string(place->port).c_str(), &wanted, &found);
+    if (failed != 0)
+      return HostAndPort::bad(text, failed == EAI_AGAIN ? "The resolver does not answer. Check it, or give an address."
+                                                        : "The host's name has no address. Check it, or give one.");
     std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> const owner(found, &::freeaddrinfo);
     std::vector<SocketAddress> out;
     for (addrinfo* a = found; a != nullptr; a = a->ai_next) out.emplace_back(a->ai_addr, a->ai_addrlen);
@@ -250,10 +252,13 @@ class SocketAddress {
   int const on = 1;
   if (address.port() != 0) (void)::setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.family() == AF_INET6) (void)::setsockopt(socket->get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-  if (::bind(socket->get(), address.get(), address.length()) != 0)
-    return system_error("bind", errno,
-                        "The address is not this host's, or its port is taken: choose another port, or end the job "
-                        "that holds it.");
+  if (::bind(socket->get(), address.get(), address.length()) != 0) {
+    Error const error =
+        system_error("bind", errno,
+                     "The address is not this host's, or its port is taken: choose another port, or end "
+                     "the job that holds it.");
+    return error.with_text(address.text() + ": " + error.text);
+  }
   if (::listen(socket->get(), backlog) != 0) return system_error("listen");
   return socket;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -110,13 +111,14 @@ class SymmetricHeap {
       std::uint64_t mark;
     };
     bool const apart = !comm.in_process(members);
+    Deadline const deadline(comm.timeout());  // of all that follows: nobody waits twice for one that is gone
     Entry entry{&mine, mine->bytes(), 0};
-    Status here = apart && !mine->owned() ? put_mark(*mine, entry.mark) : Status();
+    Status here = mine->owned() ? Status() : put_mark(*mine, entry.mark);
     std::vector<Entry> entries(members.size());
-    if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry)); !s.ok()) return s;
+    if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry), deadline.left()); !s.ok()) return s;
     std::vector<Fd> descriptors(members.size());
     if (apart) {
-      auto got = FdExchange(comm, members).run(mine->shared_as());
+      auto got = FdExchange(comm, members, deadline).run(mine->shared_as());
       if (here.ok()) here = got.status();
       if (got.ok()) descriptors = std::move(*got);
     }
@@ -128,12 +130,14 @@ class SymmetricHeap {
         arena = comm.in_process(r) ? *entries[i].address
                                    : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
       if (arena->data() == nullptr || !has_mark(*arena, entries[i].mark))
-        here = cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
+        here = entries[i].mark == 0 ? cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes))
+                                    : other_memory(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
     // Also a barrier: the addresses above are of stack objects.
     Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
     std::vector<Outcome> outcomes(members.size());
-    Status const met = comm.all_gather(members, &outcome, outcomes.data(), sizeof(outcome));
+    Status const met =
+        comm.all_gather(members, &outcome, outcomes.data(), sizeof(outcome), deadline.left() + kLastWord);
     mine->shared_as().close();
     if (Status s = judge(outcomes, members, here, comm.rank()); !s.ok()) return s;
     if (!met.ok()) return met;
@@ -163,6 +167,8 @@ class SymmetricHeap {
     std::vector<std::shared_ptr<Arena<Exec>>> arenas;
     Abandoned* next;
   };
+  //! For those that have waited for somebody in vain to tell each other.
+  static constexpr std::chrono::milliseconds kLastWord{250};
   //! What a rank's part of the join came to. Plain data.
   struct Outcome {
     Errc code = Errc::ok;
@@ -188,8 +194,19 @@ class SymmetricHeap {
             .field = "bytes of a peer's arena",
             .value = bytes,
             .hint =
-                "It cannot be mapped there: raise that process's address space limit (ulimit -v), give memory whose "
-                "descriptor covers it, and let GPUs be visible to both processes and linked to each other."};
+                "It cannot be mapped there: raise that process's address space limit (ulimit -v); GPUs must be "
+                "visible to both processes and linked to each other."};
+  }
+  static Error other_memory(int rank, int peer, std::int64_t bytes) noexcept {
+    return {.code = Errc::invalid_argument,
+            .phase = Phase::create,
+            .rank = rank,
+            .peer = peer,
+            .field = "bytes of a caller's memory",
+            .value = bytes,
+            .hint =
+                "Its descriptor does not give this rank that memory: it must be open for reading and writing, be of "
+                "the span from its first byte on and as long, and of no other rank's."};
   }
   //! The error of the lowest rank that failed by itself, before those that failed because a peer did.
   static Status judge(const std::vector<Outcome>& outcomes, std::span<const int> members, const Status& here,
@@ -205,6 +222,7 @@ class SymmetricHeap {
     const Outcome& of = outcomes[first];
     int const rank = members[first];
     if (of.code == Errc::out_of_memory) return cannot_map(rank, of.peer, of.value);
+    if (of.code == Errc::invalid_argument) return other_memory(rank, of.peer, of.value);
     if (of.code == Errc::missing_rank && !here.ok()) return here;
     return Error{.code = of.code,
                  .phase = Phase::create,

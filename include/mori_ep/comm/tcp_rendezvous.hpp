@@ -74,12 +74,22 @@ class TcpRoot {
     if (!address.ok()) return address.status();
     return open_at(*address);
   }
-  //! @brief Listens at the first of a host's addresses where it can: for ranks that were given the same, and the name of
-  //!        the job for a key.
+  //! @brief Listens at all of the given addresses that are this host's: for ranks that were given the same, and the name
+  //!        of the job for a key. An error when one of them is taken: others would find who holds it.
   static Result<TcpRoot> open(std::span<const SocketAddress> addresses, const TcpOptions& options) {
-    auto root = open_at(addresses.front());
-    for (std::size_t i = 1; i < addresses.size() && !root.ok(); ++i) (void)(root = open_at(addresses[i]));
-    if (root.ok()) root->asks_ = key_of(options.job);
+    Result<TcpRoot> root = Error{.code = Errc::invalid_argument};
+    for (const SocketAddress& address : addresses) {
+      auto listener = listen_at(address, 4096);
+      bool const elsewhere = !listener.ok() && listener.error().value == EADDRNOTAVAIL;
+      if (!listener.ok() && (!elsewhere || (&address == &addresses.back() && !root.ok()))) return listener.status();
+      if (elsewhere) continue;
+      if (root.ok())
+        root->listeners_.push_back(std::move(*listener));
+      else
+        (void)(root = of(std::move(*listener)));
+      if (!root.ok()) return root;
+    }
+    root->asks_ = key_of(options.job);
     return root;
   }
   [[nodiscard]] static JobKey key_of(std::string_view job) noexcept {
@@ -108,19 +118,21 @@ class TcpRoot {
  private:
   friend class TcpJoin;
   static Result<TcpRoot> open_at(const SocketAddress& address) {
-    TcpRoot root;
     auto listener = listen_at(address, 4096);
-    if (!listener.ok()) return listener.status();
-    auto bound = SocketAddress::of(*listener);
+    return listener.ok() ? of(std::move(*listener)) : listener.status();
+  }
+  static Result<TcpRoot> of(Fd listener) {
+    TcpRoot root;
+    auto bound = SocketAddress::of(listener);
     if (!bound.ok()) return bound.status();
-    root.listener_ = std::move(*listener);
+    root.listeners_.push_back(std::move(listener));
     root.address_ = *bound;
     if (Status s = draw(root.key_); !s.ok()) return s;
     root.asks_ = root.key_;
     return Result<TcpRoot>(std::move(root));
   }
 
-  Fd listener_;
+  std::vector<Fd> listeners_;
   SocketAddress address_;
   JobKey key_{};   // of this join
   JobKey asks_{};  // what a guest must say
@@ -177,12 +189,13 @@ class TcpJoin {
     int absent = world_ - 1;
     while (absent > 0) {
       if (deadline_.passed()) return refuse_all();
-      accept_guests(root.listener_);
+      for (const Fd& listener : root.listeners_) accept_guests(listener);
       for (auto& [guest, patience] : guests_.waiting()) {
         auto const hello = greeting(guest);
         if (!hello) continue;
         if (Status s = admit(*hello, root); !s.ok()) {
           send_off(guest, refusal_);
+          refused_a_rank_ = refused_a_rank_ || refusal_.reason != Refusal::Reason::key;
           continue;
         }
         auto const r = static_cast<std::size_t>(hello->rank);
@@ -197,7 +210,7 @@ class TcpJoin {
           ++absent;
         }
       guests_.forget_closed();
-      if (absent > 0) wait(root.listener_, true);
+      if (absent > 0) wait(root.listeners_, true);
     }
     auto const bytes = write_table(table);
     // A rank that has ended by now is named to all in the first round; rank 0's own end would be blamed for it.
@@ -258,7 +271,7 @@ class TcpJoin {
         --absent;
       }
       guests_.forget_closed();
-      if (absent > 0) wait(*listener, false);
+      if (absent > 0) wait({&*listener, 1}, false);
     }
     return meet();
   }
@@ -334,7 +347,13 @@ class TcpJoin {
     auto const bytes = write_refusal(refusal);
     for (const Link& link : links_)
       if (link.open()) (void)send_all(link, bytes);
-    return at_join(guests_.exhausted() ? accept_error() : refusal.error(rank_));
+    if (guests_.exhausted()) return at_join(accept_error());
+    Error error = refusal.error(rank_);
+    if (refused_a_rank_)
+      error.hint =
+          "A rank that came was refused: it was given another world, a rank of its own it did not have, or another "
+          "version. Its own error says which.";
+    return at_join(error);
   }
   Joined without_those_above() const {
     if (guests_.exhausted()) return at_join(accept_error());
@@ -416,9 +435,9 @@ class TcpJoin {
     }
     return true;
   }
-  void wait(const Fd& listener, bool links_too) const {
+  void wait(std::span<const Fd> listeners, bool links_too) const {
     std::vector<pollfd> ready;
-    guests_.wait_for(ready, listener);
+    guests_.wait_for(ready, listeners);
     for (const Link& link : links_)
       if (link.open() && links_too) ready.push_back({.fd = link.socket.get(), .events = POLLIN, .revents = 0});
     (void)::poll(ready.data(), static_cast<nfds_t>(ready.size()), deadline_.left_ms(guests_.most_ms()));
@@ -427,7 +446,8 @@ class TcpJoin {
   //! All connections are there on this side; the first round says that they are on every side.
   Joined meet() {
     auto mesh = std::make_shared<MeshBootstrap>(rank_, std::move(links_), timeout_);
-    if (Status s = mesh->all_gather(all_ranks(world_), nullptr, nullptr, 0); !s.ok()) return at_join(s.error());
+    auto const left = deadline_.left() + std::chrono::milliseconds(500);  // as await_table(): ranks' clocks differ
+    if (Status s = mesh->all_gather(all_ranks(world_), nullptr, nullptr, 0, left); !s.ok()) return at_join(s.error());
     return std::shared_ptr<Bootstrap>(std::move(mesh));
   }
 
@@ -439,6 +459,7 @@ class TcpJoin {
   std::vector<Fd> refused_;  // told why not, and perhaps about to read it
   std::function<bool()> moved_;
   Refusal refusal_;
+  bool refused_a_rank_ = false;  // and no stranger
 };
 
 }  // namespace mori_ep::comm

@@ -30,14 +30,15 @@ class ThreadHub {
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
 
   //! @brief `me` is the place in `members` of the rank that calls.
-  Status exchange(std::span<const int> members, std::size_t me, const void* send, void* recv, std::size_t bytes) {
+  Status exchange(std::span<const int> members, std::size_t me, const void* send, void* recv, std::size_t bytes,
+                  std::chrono::nanoseconds within) {
     std::unique_lock lock(mutex_);
     Meeting& meeting = meetings_[std::vector<int>(members.begin(), members.end())];
     meeting.grow(members.size());
     auto const round = ++meeting.put[me];
     meeting.data[me].assign(static_cast<const std::byte*>(send), static_cast<const std::byte*>(send) + bytes);
     changed_.notify_all();
-    auto const deadline = std::chrono::steady_clock::now() + timeout_;
+    auto const deadline = std::chrono::steady_clock::now() + std::min(within, kLongest);
     if (Status met = meet(lock, meeting, meeting.put, round, deadline, members, me); !met.ok()) return met;
     Status result;
     for (std::size_t peer = 0; peer < members.size(); ++peer) {
@@ -108,10 +109,12 @@ class ThreadBootstrap final : public Bootstrap {
   [[nodiscard]] int rank() const noexcept override { return rank_; }
   [[nodiscard]] int world() const noexcept override { return hub_->world(); }
   [[nodiscard]] std::chrono::nanoseconds timeout() const noexcept override { return hub_->timeout(); }
-  Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes) noexcept override {
+  using Bootstrap::all_gather;
+  Status all_gather(std::span<const int> members, const void* send, void* recv, std::size_t bytes,
+                    std::chrono::nanoseconds within) noexcept override {
     auto const me = place_of(members, rank_, hub_->world());
     if (!me.ok()) return me.status();
-    return hub_->exchange(members, *me, send, recv, bytes);
+    return hub_->exchange(members, *me, send, recv, bytes, within);
   }
 
  private:

@@ -6,7 +6,9 @@
 #include <cstdint>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "mori_ep/exec/concepts.hpp"
@@ -40,6 +42,15 @@ inline constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
 inline void unmap(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memory, bytes); }
 
+//! @brief Is there ever as much memory, and may this process's files be as long? The system takes a file's length on trust
+//!        and kills who writes what cannot be had, or, past the limit on files, who asks.
+[[nodiscard]] inline bool may_be_had(std::size_t bytes) noexcept {
+  struct sysinfo system;
+  struct rlimit files;
+  if (::sysinfo(&system) == 0 && bytes / system.mem_unit > system.totalram + system.totalswap) return false;
+  return ::getrlimit(RLIMIT_FSIZE, &files) != 0 || files.rlim_cur == RLIM_INFINITY || bytes <= files.rlim_cur;
+}
+
 //! @brief Zeroed pages, mapped, and their descriptor; nullptr and -1 when there are none.
 //!
 //! Shared memory is in small pages unless the administrator chose otherwise (shmem_enabled), and rows that all ranks
@@ -49,6 +60,7 @@ inline void unmap(std::byte* memory, std::size_t bytes) noexcept { ::munmap(memo
 [[nodiscard]] inline ShareableMemory create(std::size_t bytes) noexcept {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
   constexpr std::size_t kSmallPart = 64;
+  if (!may_be_had(bytes)) return {};
   int const fd = ::memfd_create("mori_ep", MFD_CLOEXEC);
   if (fd < 0) return {};
   std::byte* const memory = ::ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? map(fd, bytes) : nullptr;

@@ -56,7 +56,7 @@ class Runner {
     mine.devices = Exec::device_count();
     mine.process = comm.location().process;
     mine.host = comm.location().host;
-    bool const given = !memory.bytes.empty(), apart = !comm.in_process(near);
+    bool const given = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
       limits = limits_of(config, comm.world());
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
@@ -291,18 +291,20 @@ class Runner {
                    .phase = Phase::barrier,
                    .rank = comm_.rank(),
                    .hint = "Work of this operator on another stream does not end."};
-    if (members.size() < members_.size()) {
+    auto agreed = agree(members, Step::begin);
+    if (!agreed.ok()) return agreed.status();
+    if (*agreed == Going::elsewhere)
       if (Status s = move_to_new_arenas(members); !s.ok()) return s;
-    } else if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) {
-      return s;
+    if constexpr (Ref::kFar) {
+      // Whatever was on its way over the network has arrived, or never will, before anybody begins anew.
+      link_.reset();
+      if (auto ended = agree(members, Step::network_ended); !ended.ok()) return ended.status();
     }
-    // Whatever was on its way over the network has arrived, or never will.
-    link_.reset();
-    if (Ref::kFar)
-      if (Status s = comm_.barrier(); !s.ok()) return s;
-    Status const ready = initialise();
-    if (Status s = comm_.all_gather(members_, nullptr, nullptr, 0); !s.ok()) return s;
-    return ready.ok() ? connect() : ready;
+    Status ready = initialise();
+    if (auto done = agree(members, Step::ready); !done.ok()) return done.status();
+    if constexpr (Ref::kFar)
+      if (ready.ok()) ready = connect();
+    return ready;
   }
   //! @brief The ranks that are left, ascending.
   [[nodiscard]] std::span<const int> members() const noexcept { return members_; }
@@ -402,6 +404,34 @@ class Runner {
     absent_ = routing::low_bits(comm_.world());
     for (int member : members) absent_ &= ~(std::uint64_t{1} << member);
     return {};
+  }
+
+  enum class Step : std::uint32_t { begin = 1, network_ended, ready };
+  enum class Going { on, elsewhere };
+  //! A meeting of a recovery. Ranks that have come to different steps (one of them took a call for over that the others
+  //! gave up) all see it and fail, and so begin their next recover() together. To new arenas they go when any of them
+  //! has more members than shall be left: one may have moved in a recovery that the others gave up.
+  Result<Going> agree(std::span<const int> members, Step step) const {
+    struct Word {
+      Step step;
+      std::uint32_t members;
+    };
+    Word const mine{step, static_cast<std::uint32_t>(members_.size())};
+    std::vector<Word> words(members.size());
+    if (Status s = comm_.all_gather(members, &mine, words.data(), sizeof(mine)); !s.ok()) return s;
+    Going going = Going::on;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (words[i].step != words[0].step)
+        return Error{.code = Errc::out_of_step,
+                     .phase = Phase::barrier,
+                     .rank = comm_.rank(),
+                     .peer = members[i],
+                     .expected = static_cast<std::uint64_t>(words[0].step),
+                     .seen = static_cast<std::uint64_t>(words[i].step),
+                     .hint = "The ranks are at different steps of a recovery: bring every rank to recover() again."};
+      if (words[i].members != members.size()) going = Going::elsewhere;
+    }
+    return going;
   }
 
   //! What fits for both phases, since one config serves both.

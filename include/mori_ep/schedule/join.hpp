@@ -192,8 +192,9 @@ struct JoinRecord {
                    .field = "arena bytes allocated",
                    .value = r.memory_bytes,
                    .limit = r.needed_bytes,
-                   .hint = "There is not as much memory: free some, lower max_num_inp_token_per_rank, or set "
-                           "max_total_recv_tokens."});
+                   .hint =
+                       "There is not as much memory, or a limit of the process forbids it (ulimit -v, -f, -n): free "
+                       "some, lower max_num_inp_token_per_rank, or set max_total_recv_tokens."});
     if (r.memory_bytes < r.needed_bytes)
       return fail({.code = Errc::out_of_memory,
                    .field = "arena bytes",

@@ -206,22 +206,28 @@ struct CombineKernel {
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
     MORI_EP_ROLLED
     for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx)) {
-      bool here = true;
-      if (reaches_far(peer)) {
-        auto* back = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
-        MORI_EP_ROLLED
-        for (std::int32_t i = 0; i < kFarReturns && here; ++i)
-          here = port.await(ctx, back + i, epoch, Phase::combine_ready, peer);
-      } else {
-        here = port.await(ctx, ready + peer, epoch, Phase::combine_ready, peer);
-      }
-      if (!here) {
+      if (!await_peer(ctx, ready + peer, epoch, peer)) {
         ctx.shared_add(s.flags + kUnready, 1u);
         break;
       }
     }
     ctx.block_sync();
     return s.flags[kUnready] == 0;
+  }
+
+  //! What comes back from a near peer is there when it says so; from a far one it comes in parts.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD bool await_peer(Ctx& ctx, std::uint64_t* ready, std::uint32_t epoch,
+                                           std::int32_t peer) const {
+    if constexpr (PeerRef::kFar)
+      if (reaches_far(peer)) {
+        auto* parts = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
+        MORI_EP_ROLLED
+        for (std::int32_t i = 0; i < kFarReturns; ++i)
+          if (!port.await(ctx, parts + i, epoch, Phase::combine_ready, peer)) return false;
+        return true;
+      }
+    return port.await(ctx, ready, epoch, Phase::combine_ready, peer);
   }
 
   MORI_EP_HD const routing::RouteEntry* routes_of(std::int32_t t) const {
@@ -232,12 +238,12 @@ struct CombineKernel {
   //! A copy's row of `width` elements: in its rank's memory, or, of a far rank, where the network has put it.
   template <class V, class Ctx>
   [[nodiscard]] MORI_EP_HD const V* came_back(Ctx& ctx, const PeerRef& peers, routing::RouteEntry entry,
-                                              const comm::Region& there, const comm::Region& back,
+                                              const comm::Region& there, comm::Region FarLayout::*back,
                                               std::size_t width) const {
     if constexpr (PeerRef::kFar)
       if (port.peers.is_far(entry.rank)) {
         FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(far.places) + entry.rank);
-        return port.peers.template mine<V>(back) +
+        return port.peers.template mine<V>(far.*back) +
                static_cast<std::size_t>(static_cast<std::uint32_t>(entry.row) + place.shift) * width;
       }
     return peers.template at<V>(entry.rank, there) + static_cast<std::size_t>(entry.row) * width;
@@ -261,7 +267,7 @@ struct CombineKernel {
       routing::RouteEntry const entry = i < routes_per_token ? ctx.load(routes_of(t) + i) : routing::RouteEntry{};
       sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
-      s.sources[i] = came_back<std::byte>(ctx, s.peers, entry, set.combine_x, far.in_x, hidden * sizeof(T));
+      s.sources[i] = came_back<std::byte>(ctx, s.peers, entry, set.combine_x, &FarLayout::in_x, hidden * sizeof(T));
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
@@ -299,7 +305,7 @@ struct CombineKernel {
     MORI_EP_ROLLED
     for (std::int32_t i = 0; i < sources.count; ++i) {
       routing::RouteEntry const entry = ctx.load(routes + i);
-      float const term = ctx.load(came_back<float>(ctx, port.peers, entry, set.combine_weights, far.in_weights,
+      float const term = ctx.load(came_back<float>(ctx, port.peers, entry, set.combine_weights, &FarLayout::in_weights,
                                                    static_cast<std::size_t>(topk)) +
                                   k);
       if (i != 0 && ((sources.group_starts >> i) & 1u) != 0) {

@@ -107,7 +107,7 @@ struct RowSender {
       std::int32_t const at = copies + routing::count_bits(going & routing::low_bits(ctx.lane()));
       copies += routing::count_bits(going);
       if (!goes) continue;
-      s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, args.far.x, row, args.row_bytes);
+      s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, &FarLayout::x, row, args.row_bytes);
       if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
       if constexpr (Weighted)
         if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
@@ -119,11 +119,11 @@ struct RowSender {
   }
   //! What shall be row `row` of rank d's `near`, of `width` elements: there, or, for a far rank, where it is staged.
   template <class V>
-  [[nodiscard]] MORI_EP_HD V* to_be_at(std::int32_t d, const comm::Region& near, const comm::Region& far,
+  [[nodiscard]] MORI_EP_HD V* to_be_at(std::int32_t d, const comm::Region& near, comm::Region FarLayout::*far,
                                        std::uint32_t row, std::size_t width) const {
     if constexpr (PeerRef::kFar)
       if (args.port.peers.is_far(d))
-        return args.port.peers.template mine<V>(far) + static_cast<std::size_t>(row + s.shift[d]) * width;
+        return args.port.peers.template mine<V>(args.far.*far) + static_cast<std::size_t>(row + s.shift[d]) * width;
     return s.peers.template at<V>(d, near) + static_cast<std::size_t>(row) * width;
   }
   [[nodiscard]] static MORI_EP_HD std::uint32_t votes_below(std::uint32_t votes, std::int32_t bit) {
@@ -169,16 +169,16 @@ struct RowSender {
     ctx.warp_sync();
     auto const at = static_cast<std::uint32_t>(row);
     auto const k = static_cast<std::size_t>(args.topk);
-    auto* positions = to_be_at<std::int32_t>(d, args.set.recv_src_pos, args.far.src_pos, at, 1);
+    auto* positions = to_be_at<std::int32_t>(d, args.set.recv_src_pos, &FarLayout::src_pos, at, 1);
     by_lane(ctx, copies,
             [&](std::int32_t c) { ctx.store(positions + c, args.port.peers.rank * args.max_tokens + s.tokens[c]); });
-    ctx.pack(to_be_at<Index>(d, args.set.recv_ids, args.far.ids, at, k), copies, args.topk,
+    ctx.pack(to_be_at<Index>(d, args.set.recv_ids, &FarLayout::ids, at, k), copies, args.topk,
              [&](std::int32_t c) { return args.ids_of(s.tokens[c]); });
     if (args.weights != nullptr)
-      ctx.pack(to_be_at<float>(d, args.set.recv_weights, args.far.weights, at, k), copies, args.topk,
+      ctx.pack(to_be_at<float>(d, args.set.recv_weights, &FarLayout::weights, at, k), copies, args.topk,
                [&](std::int32_t c) { return args.weights_of(s.tokens[c]); });
     if (args.scales != nullptr)
-      tell_scales(ctx, to_be_at<std::byte>(d, args.set.recv_scales, args.far.scales, at, args.scale_bytes), copies);
+      tell_scales(ctx, to_be_at<std::byte>(d, args.set.recv_scales, &FarLayout::scales, at, args.scale_bytes), copies);
     ctx.warp_sync();  // all have done with these tokens
   }
   template <class Ctx>
