@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,7 +26,7 @@ namespace mori_ep::fabric {
 //!
 //! Without faults and time model a request has arrived when post() returns: a copy by the posting thread, which shares
 //! nothing with other ranks but the arenas, and allocates nothing. Else what is due moves in the endpoint's own post()
-//! and poll(), so somebody must poll. Every request is held against the arenas' bounds; one that leaves them is not
+//! and poll(), so somebody must poll; what has completed and not arrived arrives when the endpoint goes. Every request is held against the arenas' bounds; one that leaves them is not
 //! written, and its queue pair fails with an error that says why.
 template <Order Promise = Order::in_queue_pair>
 class Loopback {
@@ -108,7 +107,7 @@ class Loopback {
   Loopback(const comm::Communicator& comm, std::vector<std::shared_ptr<loopback::Port>> ports,
            const LoopbackOptions& options)
       : rank_(comm.rank()), ports_(std::move(ports)), ledger_(rank_, comm.world(), options.queue_pairs, options.depth) {
-    if (!options.prompt()) traffic_.emplace(rank_, Promise, options, ports_);
+    if (!options.prompt()) traffic_ = std::make_unique<loopback::Traffic>(rank_, Promise, options, ports_);
   }
 
   static Status check_arena(const comm::Communicator& comm, std::span<std::byte> arena) noexcept {
@@ -149,36 +148,37 @@ class Loopback {
 
   void take(const WorkRequest& request, std::uint32_t queue_pair, loopback::Time now) noexcept {
     ledger_.take(request, queue_pair);
-    if (Status s = check(request, queue_pair); !s.ok()) ledger_.fail(queue_pair, s.error());
+    bool const known = queue_pair != ledger_.nowhere();
+    const loopback::Port& here = *ports_[static_cast<std::size_t>(rank_)];
+    if (!known || !loopback::inside(request, here, *ports_[request.id.peer]))
+      ledger_.fail(queue_pair, known ? loopback::bounds_error(request, here, *ports_[request.id.peer], rank_)
+                                     : address_error(request.id));
     bool const failed = ledger_[queue_pair].error != nullptr;
     if (traffic_) return traffic_->take(request, queue_pair, ledger_, now);
     if (!failed) {
       const loopback::Port& there = *ports_[request.id.peer];
       if (request.id.operation != Operation::signal)
-        loopback::arrive(there, request.remote_offset,
-                         ports_[static_cast<std::size_t>(rank_)]->arena.data() + request.local_offset, request.bytes);
+        loopback::arrive(there, request.remote_offset, here.arena.data() + request.local_offset, request.bytes);
       if (request.id.operation != Operation::put) loopback::arrive(there, request);
     }
     ledger_.end({.id = request.id, .queue_pair = queue_pair, .failed = failed, .since = now});
   }
 
-  [[nodiscard]] Status check(const WorkRequest& request, std::uint32_t queue_pair) const noexcept {
-    if (queue_pair != ledger_.nowhere())
-      return loopback::check_bounds(request, *ports_[static_cast<std::size_t>(rank_)], *ports_[request.id.peer], rank_);
-    bool const peer = request.id.peer >= world();
-    return Error{.code = Errc::invalid_argument,
-                 .rank = rank_,
-                 .field = peer ? "peer" : "queue_pair",
-                 .value = peer ? request.id.peer : request.id.queue_pair,
-                 .limit = peer ? world() - 1 : queue_pairs() - 1,
-                 .expected = request.id.epoch,
-                 .hint = "A request names a rank of the world and one of its queue pairs."};
+  [[nodiscard]] Error address_error(const WorkId& id) const noexcept {
+    bool const peer = id.peer >= world();
+    return {.code = Errc::invalid_argument,
+            .rank = rank_,
+            .field = peer ? "peer" : "queue_pair",
+            .value = peer ? id.peer : id.queue_pair,
+            .limit = peer ? world() - 1 : queue_pairs() - 1,
+            .expected = id.epoch,
+            .hint = "A request names a rank of the world and one of its queue pairs."};
   }
 
   int rank_;
   std::vector<std::shared_ptr<loopback::Port>> ports_;
   loopback::Ledger ledger_;
-  std::optional<loopback::Traffic> traffic_;  // where requests do not arrive at once
+  std::unique_ptr<loopback::Traffic> traffic_;  // where requests do not arrive at once
 };
 static_assert(Fabric<Loopback<Order::none>> && Fabric<Loopback<Order::in_queue_pair>>);
 

@@ -20,8 +20,8 @@
 namespace mori_ep::fabric {
 
 struct ProxyOptions {
-  OnFault on_fault;                                                  //!< how kernels hear of a peer that has failed
-  std::function<void()> each_round;                                  //!< the host's own work, on the proxy's thread
+  OnFault on_fault = nullptr;                                        //!< how kernels hear of a peer that has failed
+  std::function<void()> each_round = nullptr;                        //!< the host's own work, on the proxy's thread
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);  //!< the bound on stop()
   std::chrono::microseconds longest_sleep{200};  //!< of an idle proxy, and what a first command may wait
 };

@@ -20,6 +20,11 @@ struct Port {
   Port(std::span<std::byte> memory, std::span<std::byte> words, std::shared_ptr<const void> keeps) noexcept
       : arena(memory), board(words), owner(std::move(keeps)) {}
 
+  //! @brief Where a request's signal goes.
+  [[nodiscard]] std::span<std::byte> words_for(const WorkRequest& r) const noexcept {
+    return r.to_board ? board : arena;
+  }
+
   std::span<std::byte> arena, board;
   std::shared_ptr<const void> owner;
   std::atomic<bool> gone{false};  // a vanished rank's. It orders nothing.
@@ -33,45 +38,45 @@ inline void arrive(const Port& at, std::uint64_t offset, const std::byte* bytes,
 //!        word sees them. Their source was read by that thread, too, after the poster had acquired it from whoever
 //!        wrote it (the command ring does).
 inline void arrive(const Port& at, const WorkRequest& request) noexcept {
-  std::byte* const base = request.to_board ? at.board.data() : at.arena.data();
-  auto* word = reinterpret_cast<std::uint64_t*>(base + request.signal_offset);
+  auto* word = reinterpret_cast<std::uint64_t*>(at.words_for(request).data() + request.signal_offset);
   std::atomic_ref<std::uint64_t>(*word).store(request.signal, std::memory_order_release);
 }
 
-//! @brief Does all of a request lie inside the arenas? The error names what does not.
-[[nodiscard]] inline Status check_bounds(const WorkRequest& request, const Port& here, const Port& there,
-                                         int rank) noexcept {
-  auto const refused = [&](const char* field, std::uint64_t value, std::uint64_t limit) -> Status {
+[[nodiscard]] inline bool inside(std::span<const std::byte> memory, std::uint64_t offset,
+                                 std::uint64_t bytes) noexcept {
+  return offset <= memory.size() && bytes <= memory.size() - offset;
+}
+//! @brief Does all of a request lie inside the arenas?
+[[nodiscard]] inline bool inside(const WorkRequest& r, const Port& here, const Port& there) noexcept {
+  bool const puts = r.id.operation != Operation::signal, signals = r.id.operation != Operation::put;
+  return !(puts && !(inside(here.arena, r.local_offset, r.bytes) && inside(there.arena, r.remote_offset, r.bytes))) &&
+         !(signals && !(inside(there.words_for(r), r.signal_offset, 8) && r.signal_offset % 8 == 0));
+}
+
+//! @brief What of a request does not.
+[[nodiscard]] inline Error bounds_error(const WorkRequest& r, const Port& here, const Port& there, int rank) noexcept {
+  auto const refused = [&](const char* field, std::uint64_t value, std::uint64_t limit) -> Error {
     constexpr std::uint64_t kMost = INT64_MAX;
-    return Error{.code = Errc::invalid_argument,
-                 .rank = rank,
-                 .peer = request.id.peer,
-                 .field = field,
-                 .value = static_cast<std::int64_t>(value < kMost ? value : kMost),
-                 .limit = static_cast<std::int64_t>(limit),
-                 .expected = request.id.epoch,
-                 .hint = "A request lies inside the arenas, a signal at a multiple of 8. Nothing of it was written."};
-  };
-  auto const outside = [](std::uint64_t offset, std::uint64_t bytes, std::span<std::byte> memory) {
-    return offset > memory.size() || bytes > memory.size() - offset;
+    return {.code = Errc::invalid_argument,
+            .rank = rank,
+            .peer = r.id.peer,
+            .field = field,
+            .value = static_cast<std::int64_t>(value < kMost ? value : kMost),
+            .limit = static_cast<std::int64_t>(limit),
+            .expected = r.id.epoch,
+            .hint = "A request lies inside the arenas, a signal at a multiple of 8. Nothing of it was written."};
   };
   auto const end = [](std::uint64_t offset, std::uint64_t bytes) {
     return offset + bytes < offset ? ~std::uint64_t{0} : offset + bytes;
   };
-  if (request.id.operation != Operation::signal) {
-    if (outside(request.local_offset, request.bytes, here.arena))
-      return refused("local_offset + bytes", end(request.local_offset, request.bytes), here.arena.size());
-    if (outside(request.remote_offset, request.bytes, there.arena))
-      return refused("remote_offset + bytes", end(request.remote_offset, request.bytes), there.arena.size());
-  }
-  if (request.id.operation != Operation::put) {
-    auto const words = request.to_board ? there.board : there.arena;
-    if (outside(request.signal_offset, 8, words))
-      return refused("signal_offset + 8", end(request.signal_offset, 8), words.size());
-    if (request.signal_offset % 8 != 0)
-      return refused("signal_offset", request.signal_offset, request.signal_offset / 8 * 8);
-  }
-  return {};
+  bool const puts = r.id.operation != Operation::signal;
+  if (puts && !inside(here.arena, r.local_offset, r.bytes))
+    return refused("local_offset + bytes", end(r.local_offset, r.bytes), here.arena.size());
+  if (puts && !inside(there.arena, r.remote_offset, r.bytes))
+    return refused("remote_offset + bytes", end(r.remote_offset, r.bytes), there.arena.size());
+  if (!inside(there.words_for(r), r.signal_offset, 8))
+    return refused("signal_offset + 8", end(r.signal_offset, 8), there.words_for(r).size());
+  return refused("signal_offset", r.signal_offset, r.signal_offset / 8 * 8);
 }
 
 }  // namespace mori_ep::fabric::loopback
