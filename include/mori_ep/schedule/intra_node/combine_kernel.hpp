@@ -6,6 +6,10 @@
 //!     all its blocks have staged and flushed their rows (or, zero-copy, after the launch before, which wrote them).
 //!  2. d overwrites those rows only after its dispatch n + 1 has completed, hence after s has entered dispatch n + 1,
 //!     hence after s has finished this combine (dispatch_kernel.hpp, 4). So no barrier closes a combine.
+//!  3. A far source s cannot pull: d asks the network to put the rows of s's tokens, which lie side by side, to s's
+//!     arena, and s acquires far.ready of n, a word for each run. The network has read d's rows then, so 2 holds as it
+//!     stands; and d puts there again in combine n + 1, after its dispatch n + 1 has heard s's counts of n + 1, which s
+//!     publishes in a stream that has finished combine n.
 #pragma once
 
 #include <cstddef>

@@ -24,6 +24,13 @@
 //!     must: so every block has read the one and drawn its last from the other before.
 //!  6. A rank that is left out sends no rows and is sent none. Its words in d's arena are d's own: a launch writes those
 //!     of its epoch before it waits for them, and the launches of a set run one after the other.
+//!  7. Far ranks, which only a network reaches (PeerRef::kFar). What a near rank would store at d, s stages in its own
+//!     arena and asks the network to put there, each run of bytes with a signal of its own that d acquires: so nothing
+//!     depends on the order in which runs arrive. Rows: all blocks flush and arrive, and the last asks. Counts: the block
+//!     that tells d flushes and meets before it asks; d reads a far rank's words only after it has acquired far.told of
+//!     n, so they need not be whole by themselves. s writes what it has staged again in dispatch n + 1 (counts: n + 2)
+//!     after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended, which has acquired all
+//!     of them: so the network has read them.
 #pragma once
 
 #include <cstddef>
