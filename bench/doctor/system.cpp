@@ -119,8 +119,7 @@ std::string size_of(ResourceLimit limit) {
 //! The end of a cure by ulimit: where the hard limit is too low, too, who can raise it.
 std::string raised_by(ResourceLimit limit, std::uint64_t needed, const std::string& name) {
   if (limit.hard >= needed) return ".";
-  return ", for which the hard limit must be raised (" + name + " in /etc/security/limits.conf, docker run --ulimit " +
-         name + "=-1).";
+  return ", for which the hard limit must be raised (" + name + " in /etc/security/limits.conf).";
 }
 
 std::string listed(const std::vector<std::string>& names) {
