@@ -40,9 +40,9 @@ namespace ep_bench {
 class NoMemory : public std::bad_alloc {
  public:
   NoMemory(const std::string& purpose, std::uint64_t bytes)
-      : text_(std::make_shared<std::string>("out of memory: " + purpose + " needs " +
-                                            bytes_text(static_cast<std::int64_t>(bytes)) +
-                                            ", which the system refuses." + memory_cure())) {}
+      : text_(std::make_shared<std::string>("out of memory: the system refuses " +
+                                            bytes_text(static_cast<std::int64_t>(bytes)) + " for " + purpose + "." +
+                                            memory_cure())) {}
   [[nodiscard]] const char* what() const noexcept override { return text_->c_str(); }
 
  private:

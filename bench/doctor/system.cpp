@@ -119,8 +119,7 @@ std::string size_of(ResourceLimit limit) {
 //! The end of a cure by ulimit: where the hard limit is too low, too, who can raise it.
 std::string raised_by(ResourceLimit limit, std::uint64_t needed, const std::string& name) {
   if (limit.hard >= needed) return ".";
-  return ", for which the hard limit must be raised (" + name + " in /etc/security/limits.conf, docker run --ulimit " +
-         name + "=-1).";
+  return ", for which the hard limit must be raised (" + name + " in /etc/security/limits.conf).";
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -204,7 +203,7 @@ Check check_address_space(ResourceLimit limit, int world, std::int64_t threads, 
   if (limit.soft == ResourceLimit::kNone) return check;
   double const own = static_cast<double>(threads) * kThread + kProgram;
   double const needed = own + static_cast<double>(heap.value_or(0)) * world;  // beyond 64 bits, perhaps
-  check.found += "; " + size_text(static_cast<std::int64_t>(std::min(needed, 9e18))) + " for " +
+  check.found += "; " + size_text(static_cast<std::int64_t>(std::min(needed, 9.2e18))) + " for " +
                  std::to_string(threads) + " threads" +
                  (heap ? " and the heaps of all ranks" : ", to which the heaps of all ranks come");
   if (static_cast<double>(limit.soft) >= needed && heap) return check;
