@@ -4,10 +4,10 @@
 
 #include <cstddef>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "mori_ep/exec/host/host.hpp"
+#include "no_memory.hpp"
 
 namespace ep_bench {
 
@@ -16,10 +16,11 @@ template <class T>
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::size_t count) : count_(count) {
+  //! @throw NoMemory, which says that `purpose` needs it
+  explicit Buffer(std::size_t count, const char* purpose = "a buffer of rows") : count_(count) {
     if (count == 0) return;
     memory_ = mori_ep::exec::Host::allocate(count * sizeof(T));
-    if (memory_ == nullptr) throw std::bad_alloc();
+    if (memory_ == nullptr) throw NoMemory(purpose, count * sizeof(T));
   }
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {

@@ -11,6 +11,7 @@
 
 #include "gpu/gpu.hpp"
 #include "host_ceilings.hpp"
+#include "no_memory.hpp"
 #include "process_ranks.hpp"
 #include "ranks.hpp"
 #include "workload/routes.hpp"
@@ -21,17 +22,29 @@ namespace {
 namespace workload = mori_ep::workload;
 constexpr const char* kFilePrefix = "file:";
 
-std::string gib(std::int64_t bytes) {
-  char text[64];
-  std::snprintf(text, sizeof(text), "%lld bytes (%.1f GiB)", static_cast<long long>(bytes),
-                static_cast<double>(bytes) / (1 << 30));
-  return text;
-}
-
 void require_memory(const Config& c, std::int64_t needed) {
   if (std::int64_t const available = available_bytes(); needed > available)
-    throw UsageError("--tokens " + std::to_string(c.tokens) + " needs at least " + gib(needed) + " and " +
-                     gib(available) + " are free: give fewer --tokens, or a smaller --hidden or --world.");
+    throw UsageError("--tokens " + std::to_string(c.tokens) + " needs at least " + bytes_text(needed) + " and " +
+                     bytes_text(available) + " are free: give fewer --tokens, or a smaller --hidden or " +
+                     c.world_option + ".");
+}
+
+//! Every process maps all arenas whole, also the pages that nobody touches; its own is a file in memory.
+void require_limits(const Config& c) {
+  auto const arena = static_cast<std::int64_t>(footprint(c).bytes);
+  std::int64_t const rows = 2 * std::int64_t{c.processes ? 1 : c.world} * c.tokens;
+  std::int64_t const mapped = c.world * arena + rows * static_cast<std::int64_t>(c.row_bytes());
+  auto const refuse = [&](const std::string& what, const std::string& option) {
+    throw UsageError("--tokens " + std::to_string(c.tokens) + ": " + what + ": raise it (" + option +
+                     " unlimited), or give fewer --tokens, or a smaller --hidden or " + c.world_option + ".");
+  };
+  if (auto const left = address_space_left(); left && mapped > *left)
+    refuse("a process maps at least " + bytes_text(mapped) + ", and the limit of address space leaves it " +
+               bytes_text(*left),
+           "ulimit -v");
+  if (auto const limit = limit_of(RLIMIT_FSIZE); limit && c.processes && arena > *limit)
+    refuse("a rank's arena is a file in memory of " + bytes_text(arena) + ", and files may have " + bytes_text(*limit),
+           "ulimit -f");
 }
 
 //! A bar when stderr is a terminal; otherwise a line when a configuration is done.
@@ -69,9 +82,9 @@ class ProgressLine {
 
 std::vector<Problem> make_problems(const Options& o) {
   if (o.experts % o.world != 0)
-    throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of --world " +
-                     std::to_string(o.world) + ": every rank hosts the same number. Give " +
-                     std::to_string((o.experts / o.world + 1) * o.world) + ", or another world.");
+    throw UsageError("--experts " + std::to_string(o.experts) + " is not a multiple of " + o.world_option + " " +
+                     std::to_string(o.world) + ": every rank hosts the same number. Give --experts " +
+                     std::to_string((o.experts / o.world + 1) * o.world) + ", or another " + o.world_option + ".");
   bool const on_host = o.exec == "host";
   if (on_host) {  // a device's own limits are for its operator to say
     using mori_ep::exec::Host;
@@ -105,6 +118,7 @@ std::vector<Problem> make_problems(const Options& o) {
       for (int topk : topks)
         for (int tokens : o.tokens) {
           Config const config{.world = o.world,
+                              .world_option = o.world_option,
                               .tokens = tokens,
                               .hidden = hidden,
                               .topk = topk,
@@ -123,13 +137,18 @@ std::vector<Problem> make_problems(const Options& o) {
                               .graph = !on_host && o.graph,
                               .cold = !on_host && o.cold};
           (void)footprint(config);  // the library's own verdict comes before any work
+          if (on_host) require_limits(config);
           std::int64_t const all = std::int64_t{tokens} * o.world;
           // Routes are large too: what cannot fit by inputs and outputs alone is refused before they are made.
           require_memory(config, 2 * all * static_cast<std::int64_t>(config.row_bytes()));
           try {
-            problems.emplace_back(config,
-                                  log ? workload::take_tokens(*log, all)
-                                      : workload::generate_routes(*kind, all, topk, o.experts, o.world, o.seed));
+            constexpr std::uint64_t kPairBytes = sizeof(std::int32_t) + sizeof(float);
+            with_memory_for("the routes of " + std::to_string(all) + " tokens",
+                            static_cast<std::uint64_t>(all) * static_cast<std::uint64_t>(topk) * kPairBytes, [&] {
+                              problems.emplace_back(config, log ? workload::take_tokens(*log, all)
+                                                                : workload::generate_routes(*kind, all, topk, o.experts,
+                                                                                            o.world, o.seed));
+                            });
           } catch (const std::invalid_argument& error) {
             throw UsageError(error.what());
           }
@@ -153,7 +172,7 @@ void check_memory(const Problem& problem, std::int64_t more) {
     std::fprintf(stderr,
                  "ep_bench: warning: the arenas of %d tokens are %s and %s are free; what this routing touches fits, "
                  "another may not\n",
-                 c.tokens, gib(arenas).c_str(), gib(available).c_str());
+                 c.tokens, bytes_text(arenas).c_str(), bytes_text(available).c_str());
 }
 
 Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size_t all) {

@@ -24,9 +24,11 @@ enum class RanksAre {
 //! @brief The command line, parsed.
 struct Options {
   int world = 8;
+  std::string world_option = "--world";  //!< what gave it, for messages
   RanksAre ranks_are = RanksAre::threads;
   int rank = -1;                     //!< joined: this process's
   std::string id;                    //!< joined: where they meet, host:port or file:PATH
+  std::string job;                   //!< joined: a name that tells it from other jobs with that id; may be empty
   mori_ep::Environment environment;  //!< of the process
   std::vector<int> tokens, hidden, topk;
   bool topk_given = false;

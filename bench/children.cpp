@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "children.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -11,11 +12,14 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "no_memory.hpp"
 
 namespace ep_bench {
 namespace {
@@ -55,30 +59,45 @@ class Children {
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
   ~Children() { kill_all(); }
-  void add(pid_t pid) { pids_.push_back(pid); }
+  void add(pid_t pid) { all_.push_back({.pid = pid}); }
   [[nodiscard]] bool running() const {
-    for (pid_t const pid : pids_)
-      if (pid > 0) return true;
-    return false;
+    return std::any_of(all_.begin(), all_.end(), [](const Child& child) { return child.pid > 0; });
   }
-  //! Calls `f` with the number and the status of each that has ended.
+  //! Calls `f` with the number and the status of each that has ended, and takes note of those that are stopped.
   template <class F>
-  void reap(F&& f, int options = WNOHANG) {
-    for (std::size_t i = 0; i < pids_.size(); ++i) {
+  void reap(F&& f) {
+    for (std::size_t i = 0; i < all_.size(); ++i) {
+      Child& child = all_[i];
       int status = 0;
-      if (pids_[i] == 0 || ::waitpid(pids_[i], &status, options) != pids_[i]) continue;
-      pids_[i] = 0;
-      f(static_cast<int>(i), status);
+      while (child.pid > 0 && ::waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == child.pid) {
+        child.stopped = WIFSTOPPED(status);
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
+        child.pid = 0;
+        f(static_cast<int>(i), status);
+      }
     }
   }
+  //! Kills those of whom `f` says so, called with the number and whether it is stopped.
+  template <class F>
+  void kill_if(F&& f) {
+    for (std::size_t i = 0; i < all_.size(); ++i)
+      if (Child& child = all_[i]; child.pid > 0 && f(static_cast<int>(i), child.stopped)) {
+        ::kill(child.pid, SIGKILL);
+        ::waitpid(std::exchange(child.pid, 0), nullptr, 0);
+      }
+  }
   void kill_all() {
-    for (pid_t const pid : pids_)
-      if (pid > 0) ::kill(pid, SIGKILL);
-    reap([](int, int) {}, 0);
+    for (const Child& child : all_)
+      if (child.pid > 0) ::kill(child.pid, SIGKILL);  // all of them, before any is waited for
+    kill_if([](int, bool) { return true; });
   }
 
  private:
-  std::vector<pid_t> pids_;  // 0: has ended, and is waited for
+  struct Child {
+    pid_t pid = 0;  // 0: has ended, and is waited for
+    bool stopped = false;
+  };
+  std::vector<Child> all_;
 };
 
 [[noreturn]] void be_child(int number, pid_t parent, const AwaitedSignals& signals,
@@ -90,7 +109,7 @@ class Children {
   try {
     code = child(number);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ep_bench: rank %d: %s\n", number, error.what());
+    std::fprintf(stderr, "ep_bench: rank %d: %s\n", number, text_of(error).c_str());
   }
   std::cout.flush();
   std::fflush(nullptr);
@@ -134,9 +153,14 @@ int run_children(int count, const std::function<int(int)>& child, const std::fun
       signals.restore();
       std::raise(signal);
     }
-    if (!deadline || Clock::now() < *deadline || !children.running()) continue;
-    std::fprintf(stderr, "ep_bench: the ranks that have not ended since are killed\n");
-    children.kill_all();
+    if (!deadline) continue;
+    bool const too_late = Clock::now() >= *deadline;
+    children.kill_if([&](int number, bool stopped) {
+      if (stopped || too_late)
+        std::fprintf(stderr, "ep_bench: rank %d %s, and is killed\n", number,
+                     stopped ? "is stopped" : "has not ended since");
+      return stopped || too_late;
+    });
   }
   return first_code != 0 ? first_code : failed_code;
 }

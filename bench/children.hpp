@@ -8,7 +8,7 @@ namespace ep_bench {
 
 //! @brief Starts `count` forks of this process, which must have one thread, and waits for all of them; `child` is
 //!        called with a number from 0 and returns the exit code. When one fails, the others have a few seconds to end by
-//!        themselves. When this process is killed, so are they. `started` is called here once all are running.
+//!        themselves; those that are stopped cannot, and are killed at once. When this process is killed, so are they. `started` is called here once all are running.
 //! @return the exit code of child 0, or of the first that failed; 1 for a signal
 [[nodiscard]] int run_children(int count, const std::function<int(int)>& child, const std::function<void()>& started);
 

@@ -44,13 +44,17 @@ std::vector<Check> check_machine(const DoctorOptions& options, const mori_ep::En
   std::string const root;
   int const cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   auto const threads = threads_needed(options.world, cores);
+  auto const heap = heap_of(options.heap);
   bool const rdma = !rdma_devices(root).empty();
   std::vector<Check> checks = {
       check_cores(root, options.world, cores),
       check_atomics(),
-      check_memory(root, options.world, heap_of(options.heap), environment.heap_bytes),
+      check_memory(root, options.world, heap, environment.heap_bytes),
+      check_heap_limit(heap, environment.heap_bytes),
       check_memfd(),
       check_shared_folder("/dev/shm", options.world),
+      check_file_size(resource_limit(RLIMIT_FSIZE), heap),
+      check_address_space(resource_limit(RLIMIT_AS), options.world, threads, heap),
       check_locked_memory(resource_limit(RLIMIT_MEMLOCK), rdma),
       check_open_files(resource_limit(RLIMIT_NOFILE), options.world),
       check_threads(resource_limit(RLIMIT_NPROC), threads, ::geteuid() == 0),

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -43,6 +46,33 @@ struct Machine {
     return m;
   }
 };
+
+//! @brief 1610612736 as "1610612736 bytes (1.5 GiB)".
+inline std::string bytes_text(std::int64_t bytes) {
+  char text[64];
+  auto const size = static_cast<double>(bytes);
+  bool const large = bytes >= std::int64_t{1} << 30;
+  std::snprintf(text, sizeof(text), "%lld bytes (%.1f %s)", static_cast<long long>(bytes),
+                size / (large ? 1 << 30 : 1 << 20), large ? "GiB" : "MiB");
+  return text;
+}
+
+//! @brief The limit in force of RLIMIT_...; none: no limit.
+inline std::optional<std::int64_t> limit_of(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::nullopt;
+  return static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
+}
+
+//! @brief Bytes that this process may still map; none: no limit.
+inline std::optional<std::int64_t> address_space_left() {
+  auto const limit = limit_of(RLIMIT_AS);
+  if (!limit) return std::nullopt;
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return std::max<std::int64_t>(0, *limit - pages * ::sysconf(_SC_PAGESIZE));
+}
 
 //! @brief Bytes that can be had without swapping: the machine's, or what is left of the container's limit.
 inline std::int64_t available_bytes() {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
 //! @file ep_bench's command line.
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,6 +16,8 @@
 #include "doctor.hpp"
 #include "gpu/gpu.hpp"
 #include "launcher.hpp"
+#include "no_memory.hpp"
+#include "workload/whole_number.hpp"
 
 namespace {
 
@@ -20,9 +25,10 @@ using ep_bench::Format;
 using ep_bench::Options;
 using ep_bench::RanksAre;
 using ep_bench::UsageError;
+using mori_ep::workload::whole_number;
 
 void add_options(CLI::App& app, Options& o) {
-  auto const positive = CLI::Range(1, 1 << 30);
+  auto const positive = whole_number(1, 1 << 30);
   o.tokens = {128, 512, 1024};
   o.hidden = {7168};
   o.topk = {8};
@@ -31,7 +37,7 @@ void add_options(CLI::App& app, Options& o) {
       {"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}};
   app.add_option("--tokens", o.tokens, "Tokens of each rank, 0 for empty batches; a list gives one row each")
       ->delimiter(',')
-      ->check(CLI::Range(0, 1 << 30))
+      ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--hidden", o.hidden, "Elements per row; list")
       ->delimiter(',')
@@ -50,14 +56,16 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--routing", o.routing, "uniform, zipf, grouped, one-hot, or file:PATH (a routing log, JSON lines)")
       ->capture_default_str();
   app.add_option("--iterations", o.iterations, "Timed iterations per row")->check(positive)->capture_default_str();
-  app.add_option("--warmup", o.warmup, "Iterations before those")->check(CLI::Range(0, 1 << 30))->capture_default_str();
+  app.add_option("--warmup", o.warmup, "Iterations before those")
+      ->check(whole_number(0, 1 << 30))
+      ->capture_default_str();
   app.add_option("--blocks", o.blocks, "Blocks per launch; 0: the machine's default")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--warps", o.warps, "Warps (threads, on the host) per block; 0: the machine's default")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "Of routes and payload")->capture_default_str();
+  app.add_option("--seed", o.seed, "Of routes and payload")->check(whole_number(0, UINT64_MAX))->capture_default_str();
   app.add_option("--format", o.format, "table, csv or json, on stdout")
       ->transform(CLI::CheckedTransformer(formats).description("{table,csv,json}"))
       ->default_str("table");
@@ -71,6 +79,14 @@ void add_options(CLI::App& app, Options& o) {
       "What is timed, what every column means, what is checked");
 }
 
+//! Letters that a file may have in its name, too.
+std::string check_job_name(const std::string& text) {
+  bool const fits = !text.empty() && text.size() <= 63 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+  return fits ? "" : "\"" + text + "\" is not 1 to 63 letters, digits, '-', '_' or '.'";
+}
+
 //! Who starts the ranks: this process's options before a launcher, the launcher before threads.
 void choose_ranks(const CLI::App& app, Options& o, int spawned) {
   auto const given = [&](const char* name) { return app.count(name) > 0; };
@@ -79,7 +95,7 @@ void choose_ranks(const CLI::App& app, Options& o, int spawned) {
   if (given("--spawn")) {
     o.ranks_are = RanksAre::spawned;
     o.world = spawned;
-    how = "--spawn";
+    o.world_option = how = "--spawn";
     if (launched > 1)
       throw UsageError("--spawn under a launcher that has started " + std::to_string(launched) +
                        " processes: leave --spawn out, or the launcher.");
@@ -89,6 +105,7 @@ void choose_ranks(const CLI::App& app, Options& o, int spawned) {
   } else if (launched > 1) {
     o.ranks_are = RanksAre::mpi;
     how = "mpirun";
+    o.world_option = "mpirun -np";
     if (given("--world") && o.world != launched)
       throw UsageError("--world " + std::to_string(o.world) + ", but the launcher has started " +
                        std::to_string(launched) + " processes: leave --world out.");
@@ -119,22 +136,26 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"host", "cuda"}))
       ->capture_default_str();
   auto* world = run->add_option("--world", run_options.world, "Ranks: threads, or processes with --rank");
-  world->check(CLI::Range(1, 8192))->capture_default_str();
+  world->check(whole_number(1, 8192))->capture_default_str();
   int spawned = 0;
   auto* spawn = run->add_option("--spawn", spawned, "Start so many processes, a rank each, that join over TCP");
-  spawn->check(CLI::Range(1, 8192))->excludes(world);
+  spawn->check(whole_number(1, 8192))->excludes(world);
   auto* rank = run->add_option("--rank", run_options.rank, "This process is one rank of --world; see --id");
   auto* id = run->add_option("--id", run_options.id,
                              "With --rank: where all meet, host:port of rank 0's host and a free port, or file:PATH");
-  rank->check(CLI::NonNegativeNumber)->needs(world)->needs(id)->excludes(spawn);
+  rank->check(whole_number(0, 8191))->needs(world)->needs(id)->excludes(spawn);
   id->needs(rank);
+  run->add_option("--job", run_options.job,
+                  "With --id: a name that its ranks give alike, where another job may be given the same --id")
+      ->check(CLI::Validator(check_job_name, "NAME"))
+      ->needs(id);
   add_options(*run, run_options);
   bool zero_copy = false;
   auto* external =
       run->add_flag("--external", run_options.external, "Combine stages its rows from the caller's buffer");
   run->add_flag("--zero-copy", zero_copy, "Combine's rows lie in the registered buffer (default)")->excludes(external);
   run->add_option("--devices", run_options.devices, "cuda: spread the ranks over the first so many devices")
-      ->check(CLI::Range(1, 8192))
+      ->check(whole_number(1, 8192))
       ->capture_default_str();
   run->add_flag("--graph", run_options.graph, "cuda: replay captured graphs instead of launching anew");
   std::string cache = "cold";
@@ -164,7 +185,7 @@ int main(int argc, char** argv) {
   std::string doctor_format = "table";
   auto* doctor = app.add_subcommand("doctor", "Print every environment variable, and check what ranks need here");
   doctor->add_option("--world", doctor_options.world, "Ranks on this machine")
-      ->check(CLI::Range(1, 8192))
+      ->check(whole_number(1, 8192))
       ->capture_default_str();
   doctor->add_option("--heap", doctor_options.heap,
                      "Symmetric heap of each rank, in bytes or as 4G; default: not asked");
@@ -207,7 +228,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "ep_bench: %s\n", error.what());
     return 3;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ep_bench: %s\n", error.what());
+    std::fprintf(stderr, "ep_bench: %s\n", ep_bench::text_of(error).c_str());
     return 1;
   }
 }

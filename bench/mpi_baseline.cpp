@@ -17,6 +17,7 @@
 #include "host_ceilings.hpp"
 #include "mpi_alltoallv.hpp"
 #include "mpi_session.hpp"
+#include "no_memory.hpp"
 #include "ranks.hpp"
 
 namespace ep_bench {
@@ -138,6 +139,7 @@ int measure(const MpiSession& session, const Options& given) {
     throw UsageError("the MPI processes must all be on one machine: their clocks are compared.");
   Options options = given;
   options.world = session.world();
+  options.world_option = "mpirun -np";
   bool const first = session.rank() == 0;
   std::vector<Problem> problems;
   std::string refused;  // what one process refuses, all refuse: free memory may differ between them
@@ -194,7 +196,7 @@ int mpi_baseline(const Options& options) {
   } catch (const UsageError&) {
     throw;  // every process throws it
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "ep_bench: rank %d: %s\n", session.rank(), error.what());
+    std::fprintf(stderr, "ep_bench: rank %d: %s\n", session.rank(), text_of(error).c_str());
     MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait in a collective call for this one
     return 1;
   }

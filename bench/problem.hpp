@@ -23,7 +23,8 @@ struct UsageError : std::runtime_error {
 //! @brief What one row of the report stands for.
 struct Config {
   int world = 8;
-  int tokens = 0;  //!< per rank
+  std::string world_option = "--world";  //!< what gave it, for messages
+  int tokens = 0;                        //!< per rank
   int hidden = 0;
   int topk = 0;
   int experts = 0;

@@ -2,17 +2,16 @@
 #include "process_ranks.hpp"
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string_view>
 #include <type_traits>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include "children.hpp"
-#include "mori_ep/comm/fd_exchange.hpp"
+#include "no_memory.hpp"
 
 namespace ep_bench {
 
@@ -22,7 +21,6 @@ using mori_ep::Result;
 using mori_ep::Status;
 using mori_ep::comm::Arena;
 using mori_ep::comm::Bootstrap;
-using mori_ep::comm::Fd;
 using mori_ep::comm::SymmetricHeap;
 using mori_ep::exec::Host;
 
@@ -95,44 +93,27 @@ T required(Result<T> result) {
 
 }  // namespace
 
-Result<Lifelines> Lifelines::join(const Communicator& comm) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return mori_ep::comm::system_error("pipe2");
-  Fd const watched(ends[0]);
-  Lifelines lines;
-  lines.held_ = Fd(ends[1]);
-  std::vector<int> const everyone = mori_ep::comm::all_ranks(comm.world());
-  auto got = mori_ep::comm::FdExchange(comm, everyone).run(watched);
-  if (!got.ok()) return got.status();
-  lines.of_rank_ = std::move(*got);
-  return Result<Lifelines>(std::move(lines));
-}
-
-int Lifelines::ended() const {
-  std::vector<pollfd> lines;
-  for (const Fd& line : of_rank_) lines.push_back({.fd = line.get(), .events = 0, .revents = 0});
-  (void)::poll(lines.data(), static_cast<nfds_t>(lines.size()), 0);
-  for (std::size_t rank = 0; rank < lines.size(); ++rank)
-    if ((lines[rank].revents & POLLHUP) != 0) return static_cast<int>(rank);
-  return -1;
-}
-
-ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t problems)
+ProcessRank::ProcessRank(Communicator comm, const Options& options, std::size_t problems, PeerWatch::Leave leave)
     : comm_(std::move(comm)), bound_(options.ranks_are == RanksAre::mpi) {
   require_one_host(comm_);
   require_same_options(comm_, options);
-  lifelines_ = std::make_shared<Lifelines>(required(Lifelines::join(comm_)));
-  std::size_t const boards = first() ? problems + 1 : 1;
-  auto arena = std::make_shared<Arena<Host>>(boards * sizeof(MeetingBoard), mori_ep::comm::Place::board, true);
-  if (arena->data() == nullptr) throw std::bad_alloc();
-  for (std::size_t i = 0; i < boards; ++i) new (arena->data() + i * sizeof(MeetingBoard)) MeetingBoard;
+  Lifelines lifelines = required(Lifelines::join(comm_));
+  static_assert(alignof(Pulse) % alignof(MeetingBoard) == 0);
+  auto const pulses = static_cast<std::size_t>(comm_.world()), boards = problems + 1;
+  std::size_t const pulse_bytes = pulses * sizeof(Pulse);
+  auto arena = std::make_shared<Arena<Host>>(first() ? pulse_bytes + boards * sizeof(MeetingBoard) : sizeof(Pulse),
+                                             mori_ep::comm::Place::board, true);
+  if (arena->data() == nullptr) throw NoMemory("memory in which the ranks meet", arena->bytes());
+  if (first()) {
+    for (std::size_t i = 0; i < pulses; ++i) new (arena->data() + i * sizeof(Pulse)) Pulse;
+    for (std::size_t i = 0; i < boards; ++i) new (arena->data() + pulse_bytes + i * sizeof(MeetingBoard)) MeetingBoard;
+  }
   heap_ = required(SymmetricHeap<Host>::join(comm_, mori_ep::comm::all_ranks(comm_.world()), std::move(arena)));
+  std::byte* const base = heap_.base_of(0);
+  boards_ = {std::launder(reinterpret_cast<MeetingBoard*>(base + pulse_bytes)), boards};
   together_ = std::make_unique<Meeting>(meeting_at(0));
-}
-
-Meeting ProcessRank::meeting_at(std::size_t board) {
-  auto* at = std::launder(reinterpret_cast<MeetingBoard*>(heap_.base_of(0)) + board);
-  return {*at, rank(), comm_.world(), [lifelines = lifelines_] { return lifelines->ended(); }};
+  watch_ = std::make_unique<PeerWatch>(rank(), std::span(std::launder(reinterpret_cast<Pulse*>(base)), pulses), boards_,
+                                       std::move(lifelines), options.environment.bootstrap_timeout, std::move(leave));
 }
 
 void ProcessRank::meet() {
@@ -161,24 +142,33 @@ Ending run_as_rank(int rank, const Options& options, std::size_t problems, const
     if (what.starts_with(mine)) what.remove_prefix(mine.size());
     std::fprintf(stderr, "ep_bench: %s%.*s\n", mine.c_str(), static_cast<int>(what.size()), what.data());
   };
+  auto const complain_of_peer = [&](const Complaint& of) {
+    bool const told_to = of.witness < 0 ? rank == 0 : rank == of.witness;
+    if (speak_up || told_to) complain(of.text);
+  };
+  auto const leave = [&](const Complaint& of) {
+    complain_of_peer(of);
+    std::fflush(nullptr);
+    std::_Exit(of.exit_code);
+  };
   std::unique_ptr<ProcessRank> self;
-  auto const give_up = [&](const char* what, int exit_code) -> Ending {
+  auto const give_up = [&](const std::string& what, int exit_code) -> Ending {
     complain(what);
     if (self) self->give_up(what, exit_code);
     return {.exit_code = exit_code};
   };
   try {
     self = std::make_unique<ProcessRank>(required(Communicator::create(required(join()), options.environment)), options,
-                                         problems);
+                                         problems, leave);
     int const exit_code = campaign(*self);
     return {.exit_code = exit_code, .together = true};
   } catch (const EndedByPeer& peer) {
-    if (speak_up || rank == 0) complain(peer.what());
-    return {.exit_code = peer.exit_code};
+    complain_of_peer(peer.complaint);
+    return {.exit_code = peer.complaint.exit_code};
   } catch (const UsageError& error) {
     return give_up(error.what(), 2);
   } catch (const std::exception& error) {
-    return give_up(error.what(), 1);
+    return give_up(text_of(error), 1);
   }
 }
 
@@ -202,11 +192,14 @@ int run_spawned(const Options& options, std::size_t problems, const Campaign& ca
 }
 
 int run_joined(const Options& options, std::size_t problems, const Campaign& campaign) {
-  mori_ep::TcpOptions const tcp(options.environment);
+  mori_ep::TcpOptions tcp(options.environment);
+  tcp.job = options.job;
   auto const join = [&]() -> Result<std::shared_ptr<Bootstrap>> {
     constexpr std::string_view kFile = "file:";
-    if (options.id.starts_with(kFile))
-      return mori_ep::join_file(options.id.substr(kFile.size()), options.rank, options.world, tcp);
+    if (options.id.starts_with(kFile)) {  // whose content is its last writer's: each job has one of its own
+      std::string const path = options.id.substr(kFile.size()) + (options.job.empty() ? "" : "." + options.job);
+      return mori_ep::join_file(path, options.rank, options.world, tcp);
+    }
     return mori_ep::join_tcp(options.id, options.rank, options.world, tcp);
   };
   return run_as_rank(options.rank, options, problems, join, campaign, true).exit_code;

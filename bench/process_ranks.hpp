@@ -5,36 +5,23 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "campaign.hpp"
 #include "meeting.hpp"
 #include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/mori_ep.hpp"
+#include "peer_watch.hpp"
 #include "ranks.hpp"
 
 namespace ep_bench {
 
-//! @brief Tells which peers' processes have ended: each holds the end of a pipe that closes with it.
-class Lifelines {
- public:
-  //! @brief Collective.
-  [[nodiscard]] static mori_ep::Result<Lifelines> join(const mori_ep::Communicator& comm);
-  //! @brief A rank that has ended, or -1.
-  [[nodiscard]] int ended() const;
-
- private:
-  mori_ep::comm::Fd held_;
-  std::vector<mori_ep::comm::Fd> of_rank_;
-};
-
-//! @brief Another rank ended the run; its own process says why.
+//! @brief Another rank ended the run; its own process says why, or the witness.
 struct EndedByPeer : std::runtime_error {
-  int exit_code;
-  explicit EndedByPeer(const Complaint& c) : std::runtime_error(c.text), exit_code(c.exit_code) {}
+  Complaint complaint;
+  explicit EndedByPeer(const Complaint& c) : std::runtime_error(c.text), complaint(c) {}
 };
 
 //! @brief This process's part in a campaign, as one rank. What ends one rank ends all.
@@ -42,8 +29,9 @@ class ProcessRank final : public Ranks {
  public:
   //! @brief Collective, with the same options in every process.
   //! @param problems at most so many calls of measure()
+  //! @param leave ends this process, should the run end where its thread does not see it
   //! @throw UsageError where the ranks are on several hosts or were given different options
-  ProcessRank(mori_ep::Communicator comm, const Options& options, std::size_t problems);
+  ProcessRank(mori_ep::Communicator comm, const Options& options, std::size_t problems, PeerWatch::Leave leave);
 
   [[nodiscard]] int rank() const noexcept { return comm_.rank(); }
   [[nodiscard]] bool first() const noexcept override { return rank() == 0; }
@@ -52,15 +40,16 @@ class ProcessRank final : public Ranks {
   void give_up(const std::string& why, int exit_code) { together_->give_up(why, exit_code); }
 
  private:
-  [[nodiscard]] Meeting meeting_at(std::size_t board);
+  [[nodiscard]] Meeting meeting_at(std::size_t board) { return {boards_[board], rank(), comm_.world()}; }
   void meet();
 
   mori_ep::Communicator comm_;
-  bool bound_;  // perhaps, to a few cores
-  std::shared_ptr<Lifelines> lifelines_;
-  mori_ep::comm::SymmetricHeap<mori_ep::exec::Host> heap_;  // rank 0's arena holds the boards
+  bool bound_;                                              // perhaps, to a few cores
+  mori_ep::comm::SymmetricHeap<mori_ep::exec::Host> heap_;  // rank 0's arena holds the pulses, then the boards
+  std::span<MeetingBoard> boards_;                          // one for between the problems, and one for each
   std::unique_ptr<Meeting> together_;                       // between the problems
   std::size_t measured_ = 0;
+  std::unique_ptr<PeerWatch> watch_;
 };
 
 //! @brief What the ranks do; ends with a call that all make.

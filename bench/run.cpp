@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "element_types.hpp"
 #include "meeting.hpp"
 #include "mori_ep/mori_ep.hpp"
+#include "no_memory.hpp"
 #include "verify.hpp"
 
 namespace ep_bench {
@@ -41,9 +43,9 @@ class Rank {
         timings_(timings),
         rank_(rank),
         ep_(ep),
-        x_(problem_.tokens() * hidden()),
-        y_(x_.size()),
-        external_(config_.external ? problem_.received(rank).size() * hidden() : 0) {
+        x_(problem_.tokens() * hidden(), "a rank's input"),
+        y_(x_.size(), "a rank's output"),
+        external_(config_.external ? problem_.received(rank).size() * hidden() : 0, "the experts' rows") {
     inputs_ = {.input = {x_.data(), config_.tokens, config_.hidden},
                .indices = {problem_.ids(rank), config_.tokens, config_.topk},
                .weights = {problem_.weights(rank), config_.tokens, config_.topk},
@@ -157,7 +159,9 @@ Spans gather(const Communicator& comm, Spans& own) {
 template <class T>
 Outcome run_typed(const Problem& problem, const Communicator& comm, Meeting& meeting, const Progress& progress) {
   const Config& config = problem.config();
-  Timings own(config.iterations);
+  Timings own = with_memory_for("the times of " + std::to_string(config.iterations) + " iterations",
+                                3 * sizeof(Span) * static_cast<std::uint64_t>(config.iterations),
+                                [&] { return Timings(config.iterations); });
   Outcome out;
   try {
     // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
@@ -170,7 +174,7 @@ Outcome run_typed(const Problem& problem, const Communicator& comm, Meeting& mee
       if (rank.verify(before) && rank.time(before, progress)) (void)rank.verify(after);
     }
   } catch (const std::exception& error) {
-    meeting.give_up(error.what());
+    meeting.give_up(text_of(error));
   }
   if (!meeting.wait()) {
     out.check = meeting.complaint().text;
@@ -181,7 +185,7 @@ Outcome run_typed(const Problem& problem, const Communicator& comm, Meeting& mee
     out.phases = {{gather(comm, own.dispatch), d}, {gather(comm, own.combine), c}, {gather(comm, own.pair), d + c}};
     out.check = "ok";
   } catch (const std::exception& error) {
-    out.check = error.what();
+    out.check = text_of(error);
   }
   return out;
 }

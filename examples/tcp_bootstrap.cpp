@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Ranks that are processes, joined over TCP: each is given its rank, the world, and an address of rank 0's host with a
-// port that is free there.
+// port that is free there. Where two jobs may be given one address, each gives its ranks a name of its own, too.
 //   tcp_bootstrap 0 2 127.0.0.1:29400 & tcp_bootstrap 1 2 127.0.0.1:29400
+//   tcp_bootstrap 0 2 127.0.0.1:29400 my_job & tcp_bootstrap 1 2 127.0.0.1:29400 my_job
 // Without arguments it starts four ranks itself, by an id that forks need not be told.
 #include <cstdio>
 #include <cstdlib>
@@ -68,10 +69,12 @@ int main(int argc, char** argv) {
   Result<Environment> environment = Environment::from_process();  // MORI_SOCKET_IFNAME, MORI_BOOTSTRAP_TIMEOUT, ...
   if (!environment.ok()) return exit_code(environment.status());
   if (argc == 1) return run_forks(*environment);
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: tcp_bootstrap [RANK WORLD HOST:PORT]\n");
+  if (argc != 4 && argc != 5) {
+    std::fprintf(stderr, "usage: tcp_bootstrap [RANK WORLD HOST:PORT [JOB]]\n");
     return 2;
   }
+  TcpOptions options(*environment);
+  if (argc == 5) options.job = argv[4];
   int const rank = std::atoi(argv[1]), world = std::atoi(argv[2]);
-  return exit_code(run_rank([&] { return join_tcp(argv[3], rank, world, TcpOptions(*environment)); }, *environment));
+  return exit_code(run_rank([&] { return join_tcp(argv[3], rank, world, options); }, *environment));
 }

@@ -122,6 +122,12 @@ if(TARGET ep_bench)
             "-DCOUNT_FLAG=${MPIEXEC_NUMPROC_FLAG}" -D WORK_DIR=${check_dir}/processes)
   add_test(NAME checks.bench.ended_processes
            COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/bench/ended_processes.sh $<TARGET_FILE:ep_bench> ${check_dir})
+  if(TARGET tcp_bootstrap)
+    add_test(NAME checks.bench.readme_commands
+             COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/bench/readme_commands.sh ${PROJECT_SOURCE_DIR}/README.md
+                     ${PROJECT_BINARY_DIR} "${mpirun}")
+    set_tests_properties(checks.bench.readme_commands PROPERTIES LABELS checks TIMEOUT 600)
+  endif()
   set_tests_properties(checks.bench.processes checks.bench.ended_processes PROPERTIES LABELS checks TIMEOUT 600
                        ENVIRONMENT "${mpi_environment}")
   add_check(bench.doctor bench/doctor.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> -D README=${PROJECT_SOURCE_DIR}/README.md)

@@ -59,6 +59,8 @@ struct Variables {
 //! @param limit MORI_SHMEM_HEAP_SIZE
 [[nodiscard]] Check check_memory(const std::string& root, int world, std::optional<std::int64_t> heap,
                                  std::optional<std::int64_t> limit);
+//! @brief MORI_SHMEM_HEAP_SIZE against the heap that is asked for.
+[[nodiscard]] Check check_heap_limit(std::optional<std::int64_t> heap, std::optional<std::int64_t> limit);
 //! @brief The control group's limit on processes and threads.
 [[nodiscard]] Check check_process_count(const std::string& root, std::int64_t needed);
 [[nodiscard]] std::vector<std::string> rdma_devices(const std::string& root);
@@ -74,6 +76,11 @@ struct ResourceLimit {
 [[nodiscard]] Check check_open_files(ResourceLimit limit, int world);
 [[nodiscard]] Check check_threads(ResourceLimit limit, std::int64_t needed, bool exempt);
 [[nodiscard]] Check check_locked_memory(ResourceLimit limit, bool rdma);
+//! @brief The heap of a rank that is a process is a file in memory, which may not be larger than files may.
+[[nodiscard]] Check check_file_size(ResourceLimit limit, std::optional<std::int64_t> heap);
+//! @brief Every process maps the heaps of all ranks, and has threads.
+[[nodiscard]] Check check_address_space(ResourceLimit limit, int world, std::int64_t threads,
+                                        std::optional<std::int64_t> heap);
 
 struct Interface {
   std::string name;

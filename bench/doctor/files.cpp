@@ -213,6 +213,18 @@ Check check_memory(const std::string& root, int world, std::optional<std::int64_
   return check;
 }
 
+Check check_heap_limit(std::optional<std::int64_t> heap, std::optional<std::int64_t> limit) {
+  if (!limit) return {"heap limit", Verdict::pass, "none (MORI_SHMEM_HEAP_SIZE is not set)", ""};
+  Check check{"heap limit", Verdict::pass,
+              size_text(*limit) + " (MORI_SHMEM_HEAP_SIZE)" + (heap ? "; asked for " + size_text(*heap) : ""), ""};
+  if (heap && *heap > *limit) {
+    check.verdict = Verdict::fail;
+    check.cure =
+        "A heap of that size is refused: set MORI_SHMEM_HEAP_SIZE=" + std::to_string(*heap) + " or more, or unset it.";
+  }
+  return check;
+}
+
 Check check_process_count(const std::string& root, std::int64_t needed) {
   std::optional<std::int64_t> least, most, now;
   for (auto const& folder : control_groups(root, "pids")) {

@@ -111,6 +111,17 @@ std::string limit_text(std::uint64_t limit) {
   return limit == ResourceLimit::kNone ? "unlimited" : std::to_string(limit);
 }
 
+std::string size_of(ResourceLimit limit) {
+  if (limit.soft == ResourceLimit::kNone) return "unlimited";
+  return size_text(static_cast<std::int64_t>(std::min<std::uint64_t>(limit.soft, INT64_MAX)));
+}
+
+//! The end of a cure by ulimit: where the hard limit is too low, too, who can raise it.
+std::string raised_by(ResourceLimit limit, std::uint64_t needed, const std::string& name) {
+  if (limit.hard >= needed) return ".";
+  return ", for which the hard limit must be raised (" + name + " in /etc/security/limits.conf).";
+}
+
 std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (auto const& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -161,11 +172,7 @@ Check check_threads(ResourceLimit limit, std::int64_t needed, bool exempt) {
 
 Check check_locked_memory(ResourceLimit limit, bool rdma) {
   bool const unlimited = limit.soft == ResourceLimit::kNone;
-  Check check{
-      "locked memory", Verdict::pass,
-      unlimited ? "unlimited (ulimit -l)"
-                : size_text(static_cast<std::int64_t>(std::min<std::uint64_t>(limit.soft, INT64_MAX))) + " (ulimit -l)",
-      ""};
+  Check check{"locked memory", Verdict::pass, size_of(limit) + " (ulimit -l)", ""};
   if (!rdma) {
     check.found += "; only RDMA devices need it, and there is none";
   } else if (!unlimited) {
@@ -174,6 +181,35 @@ Check check_locked_memory(ResourceLimit limit, bool rdma) {
         "RDMA locks every heap in memory: ulimit -l unlimited (memlock in /etc/security/limits.conf, docker run "
         "--ulimit memlock=-1).";
   }
+  return check;
+}
+
+Check check_file_size(ResourceLimit limit, std::optional<std::int64_t> heap) {
+  Check check{"file size", Verdict::pass, size_of(limit) + " (ulimit -f)", ""};
+  if (limit.soft == ResourceLimit::kNone) return check;
+  check.found += "; the heap of a rank that is a process is a file in memory";
+  if (heap) check.found += ", of " + size_text(*heap);
+  if (heap && static_cast<std::uint64_t>(*heap) <= limit.soft) return check;
+  check.verdict = heap ? Verdict::fail : Verdict::warn;
+  check.cure = "A rank with a larger heap is killed (SIGXFSZ): ulimit -f unlimited" +
+               raised_by(limit, heap ? static_cast<std::uint64_t>(*heap) : ResourceLimit::kNone, "fsize");
+  return check;
+}
+
+Check check_address_space(ResourceLimit limit, int world, std::int64_t threads, std::optional<std::int64_t> heap) {
+  // Of a thread: its stack and, in glibc, what malloc sets aside for it. Of the program: itself and its libraries.
+  constexpr double kThread = (8 << 20) + (64 << 20), kProgram = 256 << 20;
+  Check check{"address space", Verdict::pass, size_of(limit) + " (ulimit -v)", ""};
+  if (limit.soft == ResourceLimit::kNone) return check;
+  double const own = static_cast<double>(threads) * kThread + kProgram;
+  double const needed = own + static_cast<double>(heap.value_or(0)) * world;  // beyond 64 bits, perhaps
+  check.found += "; " + size_text(static_cast<std::int64_t>(std::min(needed, 9.2e18))) + " for " +
+                 std::to_string(threads) + " threads" +
+                 (heap ? " and the heaps of all ranks" : ", to which the heaps of all ranks come");
+  if (static_cast<double>(limit.soft) >= needed && heap) return check;
+  check.verdict = static_cast<double>(limit.soft) < needed && heap ? Verdict::fail : Verdict::warn;
+  check.cure = "Memory is refused beyond it, whatever is free: ulimit -v unlimited" +
+               raised_by(limit, static_cast<std::uint64_t>(std::min(needed, 1.8e19)), "as");
   return check;
 }
 

@@ -2,11 +2,14 @@
 // A translation unit of its own: CLI11 takes longer to compile than all the rest of the example.
 #include "moe_layer/options.hpp"
 
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <string>
 
 #include <CLI/CLI.hpp>
+
+#include "workload/whole_number.hpp"
 
 namespace moe_layer {
 
@@ -24,27 +27,29 @@ int read_command_line(int argc, char** argv, Options& options, mori_ep::workload
   auto* tokens = app.add_option("--tokens", options.tokens,
                                 "Tokens of the whole world; with a log: its first, repeated when it has fewer")
                      ->capture_default_str()
-                     ->check(CLI::Range(1, 1 << 24));
-  app.add_option("--world", options.world, "Ranks")->capture_default_str()->check(CLI::Range(1, 1024));
+                     ->check(workload::whole_number(1, 1 << 24));
+  app.add_option("--world", options.world, "Ranks")->capture_default_str()->check(workload::whole_number(1, 1024));
   app.add_option("--experts", options.experts, "Experts of the whole world [64, or the log's largest id + 1]")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(workload::whole_number(1, 1 << 20));
   app.add_option("--topk", options.topk, "Experts per token, without a log")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 10))
+      ->check(workload::whole_number(1, 1 << 10))
       ->excludes(file);
   app.add_option("--hidden", options.hidden, "Elements per token row, a multiple of 16")
       ->capture_default_str()
-      ->check(CLI::Range(16, 1 << 14));
+      ->check(workload::whole_number(16, 1 << 14));
   app.add_option("--intermediate", options.intermediate, "Inner size of an expert, a multiple of 16")
       ->capture_default_str()
-      ->check(CLI::Range(16, 1 << 14));
+      ->check(workload::whole_number(16, 1 << 14));
   app.add_option("--dtype", options.dtype, "Elements of the rows that travel: bf16 or fp32; experts compute in fp32")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--rounds,--layers", options.rounds, "Times the layer runs, each verified; shards move on one rank")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--seed", options.seed, "Seed of routes, tokens and weights")->capture_default_str();
+      ->check(workload::whole_number(1, 1 << 20));
+  app.add_option("--seed", options.seed, "Seed of routes, tokens and weights")
+      ->capture_default_str()
+      ->check(workload::whole_number(0, UINT64_MAX));
 
   auto const refuse = [](const std::string& why) {
     std::fprintf(stderr, "moe_layer: %s\n", why.c_str());

@@ -195,6 +195,29 @@ TEST_CASE("open files and locked memory") {
   REQUIRE(resource_limit(RLIMIT_NOFILE).soft <= resource_limit(RLIMIT_NOFILE).hard);
 }
 
+TEST_CASE("what a heap needs of the limits") {
+  require(check_heap_limit({}, {}), Verdict::pass, "none");
+  require(check_heap_limit(2 * kGiB, {}), Verdict::pass, "none");
+  require(check_heap_limit({}, kGiB), Verdict::pass, "1.0 GiB (MORI_SHMEM_HEAP_SIZE)");
+  require(check_heap_limit(kGiB, kGiB), Verdict::pass, "asked for 1.0 GiB");
+  require(check_heap_limit(kGiB + 1, kGiB), Verdict::fail, "asked for 1.0 GiB", "MORI_SHMEM_HEAP_SIZE=1073741825");
+
+  constexpr std::uint64_t kSize = std::uint64_t{1} << 30;
+  require(check_file_size({}, 64 * kGiB), Verdict::pass, "unlimited (ulimit -f)");
+  require(check_file_size({.soft = kSize, .hard = kSize}, kGiB), Verdict::pass, "of 1.0 GiB");
+  require(check_file_size({.soft = kSize}, 2 * kGiB), Verdict::fail, "of 2.0 GiB", "ulimit -f unlimited.");
+  require(check_file_size({.soft = kSize, .hard = kSize}, 2 * kGiB), Verdict::fail, "1.0 GiB", "hard limit");
+  require(check_file_size({.soft = kSize}, {}), Verdict::warn, "a file in memory", "SIGXFSZ");
+
+  require(check_address_space({}, 8, 24, 64 * kGiB), Verdict::pass, "unlimited (ulimit -v)");
+  require(check_address_space({.soft = 11 * kSize}, 8, 24, kGiB), Verdict::pass, "24 threads and the heaps");
+  require(check_address_space({.soft = 9 * kSize}, 8, 24, kGiB), Verdict::fail, "9.9 GiB for 24",
+          "ulimit -v unlimited.");
+  require(check_address_space({.soft = kSize, .hard = kSize}, 8, 24, kGiB), Verdict::fail, "1.0 GiB", "hard limit");
+  require(check_address_space({.soft = 9 * kSize}, 8, 24, {}), Verdict::warn, "24 threads, to which", "ulimit -v");
+  require(check_address_space({.soft = kSize}, 8192, 24, INT64_MAX), Verdict::fail, "8.0 EiB", "ulimit -v");
+}
+
 TEST_CASE("interfaces: those that are up, and those that MORI_SOCKET_IFNAME admits") {
   std::vector<Interface> const all = {{.name = "lo", .up = true, .loopback = true, .has_address = true},
                                       {.name = "eth0", .up = true, .has_address = true},

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# When one of ep_bench's processes is killed, the others end soon, say which it was, and leave nothing behind.
+# When one of ep_bench's processes is killed or stopped, the others end soon, say which it was, and leave nothing behind.
 # Usage: ended_processes.sh EP_BENCH SCRATCH_FOLDER
 set -euo pipefail
 ep_bench=$1
 scratch=$(mktemp -d "$2/ended.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 work=(--tokens 8 --hidden 64 --experts 24 --iterations 2000000)  # minutes
+export MORI_BOOTSTRAP_TIMEOUT=60
+short=4  # seconds that a rank may be silent, where that is tried
 
 fail() {
   printf '%s\n' "$*" >&2
@@ -44,7 +46,7 @@ for rank in 0 2; do
   spawn
   sleep 1
   kill -KILL "${children[rank]}"
-  ended_within 60 "$parent" || fail "--spawn still runs, 60 s after rank $rank was killed"
+  ended_within 4 "$parent" || fail "--spawn still runs, 4 s after rank $rank was killed"
   code=0
   wait "$parent" || code=$?
   ((code == 1)) || fail "--spawn: exit code $code after rank $rank was killed"
@@ -52,6 +54,35 @@ for rank in 0 2; do
   for child in "${children[@]}"; do [[ ! -e /proc/$child ]] || fail "--spawn left process $child"; done
 done
 echo "--spawn: ends with a rank"
+
+for rank in 0 2; do
+  MORI_BOOTSTRAP_TIMEOUT=$short spawn
+  sleep 1
+  kill -STOP "${children[rank]}"
+  sleep $((short - 2))
+  kill -CONT "${children[rank]}"
+  sleep 2
+  alive "$parent" || fail "--spawn has ended, though rank $rank went on in time"
+  kill -STOP "${children[rank]}"
+  ended_within $((short + 4)) "$parent" || fail "--spawn still runs, $((short + 4)) s after rank $rank was stopped"
+  code=0
+  wait "$parent" || code=$?
+  ((code == 1)) || fail "--spawn: exit code $code after rank $rank was stopped"
+  grep -q "rank $rank: process ${children[rank]} has given no sign of life for [3-8][.]" "$scratch/err" ||
+    fail "--spawn does not say that rank $rank stood still"
+  for child in "${children[@]}"; do [[ ! -e /proc/$child ]] || fail "--spawn left process $child"; done
+done
+echo "--spawn: ends when a rank is stopped for too long"
+
+MORI_BOOTSTRAP_TIMEOUT=$short spawn
+kill -STOP "${children[@]}"
+sleep $((short + 2))
+kill -CONT "${children[@]}"
+sleep 2
+alive "$parent" || fail "--spawn has ended, though all its ranks were stopped and continued together"
+kill -TERM "$parent"
+wait "$parent" 2>/dev/null || true
+echo "--spawn: goes on when all ranks were stopped"
 
 for signal in TERM KILL; do
   spawn
@@ -61,18 +92,24 @@ for signal in TERM KILL; do
 done
 echo "--spawn: ranks end with their parent"
 
-ranks=()
-for rank in 0 1 2; do
-  "$ep_bench" run "${work[@]}" --rank $rank --world 3 --id "file:$scratch/meet" >/dev/null 2>"$scratch/err$rank" &
-  ranks+=($!)
-done
-sleep 3
-kill -KILL "${ranks[1]}"
-ended_within 120 "${ranks[@]}" || fail "--rank: others still run, 120 s after rank 1 was killed"
-for rank in 0 2; do
-  code=0
-  wait "${ranks[rank]}" || code=$?
-  ((code == 1)) || fail "--rank: rank $rank has exit code $code after rank 1 was killed"
-  grep -q "rank $rank: .*rank 1" "$scratch/err$rank" || fail "--rank: rank $rank does not say which was killed"
+for signal in KILL STOP; do
+  ranks=()
+  for rank in 0 1 2; do
+    MORI_BOOTSTRAP_TIMEOUT=$((2 * short)) "$ep_bench" run "${work[@]}" --rank $rank --world 3 --id "file:$scratch/meet" \
+      >/dev/null 2>"$scratch/err$rank" &
+    ranks+=($!)
+  done
+  sleep 4
+  kill -$signal "${ranks[1]}"
+  ended_within $((2 * short + 4)) "${ranks[0]}" "${ranks[2]}" || fail "--rank: others still run after SIG$signal of rank 1"
+  for rank in 0 2; do
+    code=0
+    wait "${ranks[rank]}" || code=$?
+    ((code == 1)) || fail "--rank: rank $rank has exit code $code after SIG$signal of rank 1"
+    grep -q "rank $rank: .*rank 1" "$scratch/err$rank" || fail "--rank: rank $rank does not name rank 1 after SIG$signal"
+  done
+  kill -CONT "${ranks[1]}" 2>/dev/null || true
+  ended_within 4 "${ranks[1]}" || fail "--rank: rank 1 still runs, 4 s after SIGCONT"
+  wait "${ranks[1]}" && fail "--rank: rank 1 has exit code 0 after SIG$signal"
 done
 echo "--rank: the others end"
