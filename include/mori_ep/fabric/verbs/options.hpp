@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+//! @file What a rank brings to fabric::Verbs: its arena, and what the environment or the caller chooses.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "mori_ep/env.hpp"
+
+namespace mori_ep::fabric::verbs {
+
+//! @brief The memory that peers write to and puts read from. The caller's: it outlives the fabric.
+struct Arena {
+  void* base = nullptr;
+  std::size_t bytes = 0;
+  int dmabuf_fd = -1;               //!< of a GPU's memory, where its driver gives one
+  std::uint64_t dmabuf_offset = 0;  //!< of `base` in that
+};
+
+struct Options {
+  static constexpr int kMostDepth = 4095;
+  //! 4.096 us * 2^17, half a second: less, and a busy receiver looks like a lost packet.
+  static constexpr int kLeastTimeout = 17;
+
+  NameFilter devices;
+  std::optional<int> gid_index, traffic_class, service_level;
+  int num_qp_per_pe = 4;
+  int depth = 128;                  //!< requests that a queue pair holds; fewer where the device holds fewer
+  int ack_timeout = kLeastTimeout;  //!< 4.096 us * 2^n until a packet is sent again, which is done seven times
+
+  Options() = default;
+  explicit Options(const Environment& environment)
+      : devices(environment.rdma_devices),
+        gid_index(environment.gid_index),
+        traffic_class(environment.rdma_traffic_class),
+        service_level(environment.rdma_service_level),
+        num_qp_per_pe(environment.queue_pairs_per_peer) {}
+};
+
+}  // namespace mori_ep::fabric::verbs
