@@ -31,7 +31,8 @@ enum class Errc : std::uint8_t {
   device_error,         //!< the GPU runtime refused a call: value is its code, the cure its text; or there is no GPU
   system_error,         //!< the operating system refused a call: value is errno, the field says which call
   invalid_environment,  //!< an environment variable's text is not what it may be
-  missing_rank          //!< a rank did not come to a collective host call in time
+  missing_rank,         //!< a rank did not come to a collective host call in time
+  fabric_error          //!< a network did not carry a request to a peer: the text says which request
 };
 
 //! @brief The protocol step in which a wait failed.
@@ -80,6 +81,8 @@ constexpr const char* name(Errc code) noexcept {
       return "invalid environment";
     case Errc::missing_rank:
       return "missing rank";
+    case Errc::fabric_error:
+      return "fabric error";
   }
   return "unknown";
 }

@@ -13,10 +13,10 @@
 
 namespace mori_ep::fabric {
 
-//! @brief What a fabric promises about bytes posted to one queue pair. Between queue pairs nothing is promised, ever.
+//! @brief What a fabric promises about what is posted to one queue pair. Between queue pairs nothing is promised, ever.
 enum class Order {
-  none,          //!< a signal may be seen before bytes that were posted before it
-  in_queue_pair  //!< who acquires a signal sees all bytes posted before it on its queue pair
+  none,          //!< a signal may be seen before bytes and signals that were posted before it
+  in_queue_pair  //!< who acquires a signal sees all bytes and signals posted before it on its queue pair
 };
 
 enum class Operation : std::uint8_t {
@@ -24,6 +24,18 @@ enum class Operation : std::uint8_t {
   signal,     //!< a 64-bit word, stored whole
   put_signal  //!< a run of bytes, and a word that whoever acquires it sees them, whatever the fabric's order
 };
+
+constexpr const char* name(Operation operation) noexcept {
+  switch (operation) {
+    case Operation::put:
+      return "put";
+    case Operation::signal:
+      return "signal";
+    case Operation::put_signal:
+      return "put_signal";
+  }
+  return "unknown";
+}
 
 //! @brief Names a request where it completes. Packed, it is what a network card carries for it.
 struct WorkId {
@@ -65,12 +77,16 @@ struct Completion {
   Status status;
 };
 
+//! @brief See Fabric. Half of what WorkId::sequence tells apart: with as many in flight none is taken for another.
+inline constexpr std::uint32_t kLatestDuplicate = 1u << 11;
+
 //! @brief One rank's end of a network. One thread at a time calls it, the proxy's, but for counters().
 //!
 //! `post(requests)`, all of one queue pair, takes the first n of them in order and says n; fewer than asked mean that
 //! the queue pair is full: try the rest after poll(). Back-pressure is no error and loses nothing. Each request taken
 //! completes; `poll(into)` says how many completions it gave, in any order, perhaps one of them twice (their sequence
-//! tells). A failed queue pair takes requests and completes them with its error.
+//! tells), the second time before its queue pair takes kLatestDuplicate requests more. A failed queue pair takes
+//! requests and completes them with its error.
 template <class F>
 concept Fabric = requires(F fabric, const F& seen, std::span<const WorkRequest> requests, std::span<Completion> into) {
   { F::kName } -> std::convertible_to<const char*>;
