@@ -19,6 +19,7 @@
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/random_bytes.hpp"
 #include "mori_ep/fabric/fabric.hpp"
+#include "mori_ep/fabric/request_error.hpp"
 #include "mori_ep/fabric/verbs/connection.hpp"
 #include "mori_ep/fabric/verbs/lane.hpp"
 
@@ -311,17 +312,9 @@ class VerbsConnected {
   }
 
   [[nodiscard]] Error failure(const verbs::Lane& lane, const verbs::SendQueue::End& end) const noexcept {
-    const WorkId& id = end.entry.id;
-    return Error{.code = Errc::network_error,
-                 .rank = rank_,
-                 .peer = id.peer,
-                 .field = name(id.operation),
-                 .value = lane.status(),
-                 .expected = id.epoch,
-                 .hint = "The queue pair takes no more part. Is the peer's process alive, its link up, its arena "
-                         "registered?"}
-        .with_text((end.first_failure ? "" : "flushed after ") + lane.reason() + ", queue pair " +
-                   std::to_string(id.queue_pair) + ", epoch " + std::to_string(id.epoch));
+    return request_error(rank_, end.entry.id, lane.status(),
+                         "The queue pair is out of use. Is the peer's process alive, its link up, its arena registered?",
+                         (end.first_failure ? "" : "flushed after ") + lane.reason());
   }
 
   int rank_, world_;

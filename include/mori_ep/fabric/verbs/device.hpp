@@ -80,6 +80,7 @@ namespace detail {
 [[nodiscard]] inline Trouble open_device(const Api& api, const Options& options, int turn, Device& into) {
   int count = 0;
   ibv_device** const list = api.get_device_list(&count);
+  if (list == nullptr && errno == ENOSYS) return Trouble{.step = Step::find_device}.with_text("none in this kernel");
   if (list == nullptr) return refused_call(Step::get_device_list, errno, "");
   struct Freed {
     const Api& api;

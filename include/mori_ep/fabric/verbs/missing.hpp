@@ -22,7 +22,7 @@ class VerbsMissing {
 
   //! @brief Not collective: ranks that were compiled otherwise get missing_rank.
   static Result<VerbsMissing> connect(const comm::Communicator& comm, const Arena&, const Options& = {}) noexcept {
-    return Error{.code = Errc::network_error,
+    return Error{.code = Errc::fabric_error,
                  .phase = Phase::create,
                  .rank = comm.rank(),
                  .field = "<infiniband/verbs.h>",
