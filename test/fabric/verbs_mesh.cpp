@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (world == 0) world = processes;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what a rank has said must outlive it
   for (int i = 0; i < processes; ++i)
     if (::fork() == 0) std::_Exit(run_rank(first + i, world, at, mesh));
   int failed = 0, killed = 0;

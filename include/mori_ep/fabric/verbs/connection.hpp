@@ -71,8 +71,8 @@ struct FarEnd {
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;
   send.timeout = static_cast<std::uint8_t>(options.ack_timeout);
-  send.retry_cnt = 7;
-  send.rnr_retry = 7;
+  send.retry_cnt = 6;  // soft-RoCE takes seven for ever, and would not tell of a peer that is gone
+  send.rnr_retry = 7;  // for ever: nobody waits for a receive, so nobody is told to
   send.sq_psn = first_psn(mine, far.rank, queue_pair);
   send.max_rd_atomic = 1;
   if (int const code = api.modify_qp(qp, &send,

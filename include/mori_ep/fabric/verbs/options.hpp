@@ -27,7 +27,7 @@ struct Options {
   std::optional<int> gid_index, traffic_class, service_level;
   int num_qp_per_pe = 4;
   int depth = 128;                  //!< requests that a queue pair holds; fewer where the device holds fewer
-  int ack_timeout = kLeastTimeout;  //!< 4.096 us * 2^n until a packet is sent again, which is done seven times
+  int ack_timeout = kLeastTimeout;  //!< 4.096 us * 2^n until a packet is sent again, which is done six times
 
   Options() = default;
   explicit Options(const Environment& environment)
