@@ -44,20 +44,34 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     std::string const name = argv[i];
     int const number = std::atoi(argv[i + 1]);
-    if (name == "--processes") processes = number;
-    else if (name == "--first") first = number;
-    else if (name == "--world") world = number;
-    else if (name == "--at") at = argv[i + 1];
-    else if (name == "--rounds") mesh.rounds = number;
-    else if (name == "--most") mesh.most = number;
-    else if (name == "--queue-pairs") mesh.queue_pairs = number;
-    else if (name == "--depth") mesh.depth = number;
-    else if (name == "--seed") mesh.seed = static_cast<std::uint64_t>(number);
-    else if (name == "--mtu") mesh.mtu = number;
-    else if (name == "--kill") mesh.killed = number;
-    else if (name == "--large") mesh.large_bytes = number;
-    else if (name == "--stream") mesh.stream_mib = number;
-    else argc = 0;
+    if (name == "--processes")
+      processes = number;
+    else if (name == "--first")
+      first = number;
+    else if (name == "--world")
+      world = number;
+    else if (name == "--at")
+      at = argv[i + 1];
+    else if (name == "--rounds")
+      mesh.rounds = number;
+    else if (name == "--most")
+      mesh.most = number;
+    else if (name == "--queue-pairs")
+      mesh.queue_pairs = number;
+    else if (name == "--depth")
+      mesh.depth = number;
+    else if (name == "--seed")
+      mesh.seed = static_cast<std::uint64_t>(number);
+    else if (name == "--mtu")
+      mesh.mtu = number;
+    else if (name == "--kill")
+      mesh.killed = number;
+    else if (name == "--large")
+      mesh.large_bytes = number;
+    else if (name == "--stream")
+      mesh.stream_mib = number;
+    else
+      argc = 0;
   }
   if (argc % 2 == 0) {
     std::fprintf(stderr, "verbs_mesh: options come in pairs, see the source\n");
@@ -69,8 +83,10 @@ int main(int argc, char** argv) {
     if (::fork() == 0) std::_Exit(run_rank(first + i, world, at, mesh));
   int failed = 0, killed = 0;
   for (int status = 0; ::wait(&status) > 0;)
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ++killed;
-    else failed += status != 0;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+      ++killed;
+    else
+      failed += status != 0;
   int const to_be_killed = mesh.killed >= first && mesh.killed < first + processes ? 1 : 0;
   return failed == 0 && killed == to_be_killed ? 0 : 1;
 }

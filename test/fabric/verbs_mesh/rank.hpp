@@ -27,6 +27,7 @@ struct MeshOptions {
   int large_bytes = 0;  //!< one more put of so many
   int stream_mib = 0;   //!< how much rank 0 puts to rank 1, to see how fast
   int seconds = 120;    //!< without any progress
+  bool quiet = false;
 };
 
 class MeshRank {
@@ -42,10 +43,16 @@ class MeshRank {
   }
 
   Status run(const Environment& environment) {
+    return run(environment,
+               [&](const auto& arena, const auto& options) { return fabric::Verbs::connect(comm_, arena, options); });
+  }
+  //! @param connect from an arena and options to a fabric
+  template <class Connect>
+  Status run(const Environment& environment, Connect&& connect) {
     fabric::Verbs::Options choice(environment);
     choice.num_qp_per_pe = options_.queue_pairs;
     choice.depth = options_.depth;
-    auto connected = fabric::Verbs::connect(comm_, {base(), layout_.bytes()}, choice);
+    auto connected = connect(fabric::Verbs::Arena{base(), layout_.bytes()}, choice);
     if (!connected.ok()) return connected.status();
     verbs_ = &*connected;
     int const far = comm_.rank() == 0 ? comm_.world() - 1 : 0;
@@ -53,7 +60,7 @@ class MeshRank {
       return wrong("path MTU", verbs_->mtu(far), options_.mtu, far);
     auto const began = std::chrono::steady_clock::now();
     if (Status s = play_rounds(); !s.ok()) return s;
-    report(std::chrono::steady_clock::now() - began);
+    if (!options_.quiet) report(std::chrono::steady_clock::now() - began);
     if (options_.large_bytes > 0)
       if (Status s = put_large(); !s.ok()) return s;
     if (options_.stream_mib > 0)
@@ -280,8 +287,7 @@ class MeshRank {
         "rank %d of %d on %s, MTU %d: %d rounds in %.1f s, %llu requests, %.1f MB (%.1f MB/s), %llu times full, %llu "
         "errors, longest wait %.0f ms\n",
         comm_.rank(), comm_.world(), verbs_->device().c_str(), verbs_->mtu(comm_.rank() == 0 ? comm_.world() - 1 : 0),
-        options_.rounds, seconds,
-        static_cast<unsigned long long>(sum.messages), static_cast<double>(sum.bytes) * 1e-6,
+        options_.rounds, seconds, static_cast<unsigned long long>(sum.messages), static_cast<double>(sum.bytes) * 1e-6,
         static_cast<double>(sum.bytes) * 1e-6 / seconds, static_cast<unsigned long long>(sum.refusals),
         static_cast<unsigned long long>(sum.errors), static_cast<double>(sum.longest_wait_ns) * 1e-6);
   }

@@ -105,8 +105,7 @@ struct MeshRound {
       if (run.bytes != 0 && std::memcmp(room + run.offset, expected.data(), run.bytes) != 0) wrong += run.bytes;
       std::fill_n(room + run.offset, run.bytes, kEmpty);
     }
-    wrong += static_cast<std::size_t>(
-        std::count_if(room, room + end_, [](std::byte b) { return b != kEmpty; }));
+    wrong += static_cast<std::size_t>(std::count_if(room, room + end_, [](std::byte b) { return b != kEmpty; }));
     return wrong;
   }
 

@@ -82,8 +82,9 @@ static_assert(std::is_trivially_copyable_v<Card>);
 //! @brief The number of the first packet that a rank sends over a queue pair: random, and another on each, so that no
 //!        packet of an earlier connection passes for one of this.
 [[nodiscard]] constexpr std::uint32_t first_psn(const Card& from, int to, int queue_pair) noexcept {
-  return static_cast<std::uint32_t>(comm::hash_number(static_cast<std::uint64_t>(to) << 8 | static_cast<unsigned>(queue_pair),
-                                                      comm::hash_number(from.first_psn))) &
+  return static_cast<std::uint32_t>(
+             comm::hash_number(static_cast<std::uint64_t>(to) << 8 | static_cast<unsigned>(queue_pair),
+                               comm::hash_number(from.first_psn))) &
          0xffffffu;
 }
 

@@ -165,7 +165,8 @@ class VerbsConnected {
     if (auto t = outside(Step::depth, options.depth, 1, Options::kMostDepth)) return t;
     if (auto t = outside(Step::ack_timeout, options.ack_timeout, Options::kLeastTimeout, 31)) return t;
     if (arena.base == nullptr || arena.bytes == 0)
-      return {.step = Step::arena, .value = static_cast<std::int64_t>(arena.base == nullptr ? 0 : arena.bytes), .limit = 1};
+      return {
+          .step = Step::arena, .value = static_cast<std::int64_t>(arena.base == nullptr ? 0 : arena.bytes), .limit = 1};
     return {};
   }
 
@@ -236,10 +237,8 @@ class VerbsConnected {
     for (std::size_t i = 0; i < lanes; ++i) {
       if (i % each == 0) {
         int const entries = static_cast<int>(std::min(each, lanes - i)) * writes;
-        completion_queues_.emplace_back(*api_,
-                                        api_->create_cq(device_.context.get(), entries, nullptr, nullptr, 0));
-        if (!completion_queues_.back())
-          return refused_call(verbs::Step::create_cq, errno, device_.port.text());
+        completion_queues_.emplace_back(*api_, api_->create_cq(device_.context.get(), entries, nullptr, nullptr, 0));
+        if (!completion_queues_.back()) return refused_call(verbs::Step::create_cq, errno, device_.port.text());
       }
       verbs::QueuePair qp;
       if (auto t = create_queue_pair(*api_, device_, domain_.get(), completion_queues_.back().get(), writes, qp))
@@ -296,14 +295,14 @@ class VerbsConnected {
       // The device will say no more of these queue pairs.
       std::size_t const first = i * lanes_of_queue_, end = std::min(first + lanes_of_queue_, lanes_.size());
       for (std::size_t lane = first; lane < end; ++lane) {
-        lanes_[lane].fail(lanes_[lane].queue().posted() + 1, verbs::error_number(n), "ibv_poll_cq failed");
-        lanes_[lane].lose();
+        lanes_[lane].lose(verbs::error_number(n), "ibv_poll_cq failed");
         note(static_cast<std::uint32_t>(lane));
       }
     }
   }
 
-  [[nodiscard]] Completion completion(std::uint32_t index, const verbs::SendQueue::End& end, std::uint64_t at) noexcept {
+  [[nodiscard]] Completion completion(std::uint32_t index, const verbs::SendQueue::End& end,
+                                      std::uint64_t at) noexcept {
     Counters& counters = counters_[index / static_cast<std::uint32_t>(queue_pairs_)];
     counters.waited(at - end.entry.taken_ns);
     Counters::add(end.ok ? counters.completions : counters.errors, 1);
@@ -312,9 +311,10 @@ class VerbsConnected {
   }
 
   [[nodiscard]] Error failure(const verbs::Lane& lane, const verbs::SendQueue::End& end) const noexcept {
-    return request_error(rank_, end.entry.id, lane.status(),
-                         "The queue pair is out of use. Is the peer's process alive, its link up, its arena registered?",
-                         (end.first_failure ? "" : "flushed after ") + lane.reason());
+    return request_error(
+        rank_, end.entry.id, lane.status(),
+        "The queue pair is out of use. Is the peer's process alive, its link up, its arena registered?",
+        (end.first_failure ? "" : "flushed after ") + lane.reason());
   }
 
   int rank_, world_;

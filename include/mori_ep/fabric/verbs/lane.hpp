@@ -43,7 +43,11 @@ class Lane {
   static constexpr std::uint32_t kTellEvery = 16;
 
   Lane(QueuePair qp, std::uint32_t index, int depth, int writes, std::uint64_t max_message)
-      : qp_(std::move(qp)), index_(index), split_{max_message}, queue_(depth, writes), capacity_(static_cast<std::uint32_t>(writes)) {}
+      : qp_(std::move(qp)),
+        index_(index),
+        split_{max_message},
+        queue_(depth, writes),
+        capacity_(static_cast<std::uint32_t>(writes)) {}
 
   struct Memory {
     Registered arena, peer, signals;
@@ -92,8 +96,11 @@ class Lane {
     }
     queue_.fail(number);
   }
-  //! @brief No completion comes any more.
-  void lose() noexcept { queue_.finish_all(); }
+  //! @brief No completion comes any more: whatever has not completed has failed.
+  void lose(std::int64_t status, std::string_view text) {
+    fail(queue_.finished() + 1, status, text);
+    queue_.finish(queue_.posted());
+  }
 
  private:
   struct Rest {
@@ -108,7 +115,8 @@ class Lane {
     std::uint32_t built = 0;
     if (rest_) {
       std::uint64_t const parts = split_.parts(rest_->request);
-      for (std::uint64_t i = rest_->next; i < parts && built < most; ++i) build(chain, built++, rest_->request, i, rest_->place);
+      for (std::uint64_t i = rest_->next; i < parts && built < most; ++i)
+        build(chain, built++, rest_->request, i, rest_->place);
       if (rest_->next + built < parts) requests = {};
     }
     std::uint32_t const of_rest = built;
@@ -129,7 +137,8 @@ class Lane {
     ibv_send_wr* bad = nullptr;
     int const code = error_number(api.post_send(qp_.get(), chain.writes, &bad));
     std::uint32_t posted = built;
-    if (code != 0) posted = bad >= chain.writes && bad < chain.writes + built ? static_cast<std::uint32_t>(bad - chain.writes) : 0;
+    if (code != 0)
+      posted = bad >= chain.writes && bad < chain.writes + built ? static_cast<std::uint32_t>(bad - chain.writes) : 0;
     std::size_t const taken = settle(requests.first(count), of_rest, posted, now_ns);
     // No room, whatever the books say: it comes with completions. Anything else is the end of this queue pair.
     if (code != 0 && code != ENOMEM && code != EAGAIN && code != ENOBUFS) {

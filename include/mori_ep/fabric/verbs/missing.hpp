@@ -26,8 +26,9 @@ class VerbsMissing {
                  .phase = Phase::create,
                  .rank = comm.rank(),
                  .field = "<infiniband/verbs.h>",
-                 .hint = "Install it where the program is compiled. Debian, Ubuntu: apt-get install libibverbs-dev. "
-                         "RHEL: rdma-core-devel."}
+                 .hint =
+                     "Install it where the program is compiled. Debian, Ubuntu: apt-get install libibverbs-dev. "
+                     "RHEL: rdma-core-devel."}
         .with_text("missing");
   }
   [[nodiscard]] int rank() const noexcept { return 0; }

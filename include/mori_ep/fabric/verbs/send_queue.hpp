@@ -21,12 +21,14 @@ class SendQueue {
     std::uint64_t taken_ns = 0;
   };
 
-  SendQueue(int depth, int writes) : entries_(static_cast<std::size_t>(depth)), writes_(static_cast<std::uint32_t>(writes)) {}
+  SendQueue(int depth, int writes)
+      : entries_(static_cast<std::size_t>(depth)), writes_(static_cast<std::uint32_t>(writes)) {}
 
   [[nodiscard]] bool has_room() const noexcept { return taken_ - told_ < entries_.size(); }
   //! @brief Writes that may be posted now.
   [[nodiscard]] std::uint32_t room() const noexcept { return failed() ? 0 : writes_ - (posted_ - finished_); }
   [[nodiscard]] std::uint32_t posted() const noexcept { return posted_; }
+  [[nodiscard]] std::uint32_t finished() const noexcept { return finished_; }
   //! @brief Where the next request's signal may lie: a place is free again once the request's end has been told.
   [[nodiscard]] std::size_t place(std::uint32_t ahead = 0) const noexcept { return (taken_ + ahead) % entries_.size(); }
   [[nodiscard]] std::uint32_t places_left() const noexcept {
@@ -50,8 +52,6 @@ class SendQueue {
     if (after(number, finished_)) finished_ = number;
     settle();
   }
-  //! @brief The device is through with everything, whatever it has said.
-  void finish_all() noexcept { finish(posted_); }
   //! @brief From write `number` on, all fail.
   void fail(std::uint32_t number) noexcept {
     if (!failed_ || after(failed_at_, number)) failed_at_ = number;

@@ -29,7 +29,8 @@ struct Split {
     return runs(request) + (request.id.operation == Operation::put ? 0 : 1);
   }
   [[nodiscard]] constexpr Part part(const WorkRequest& request, std::uint64_t i) const noexcept {
-    if (i == runs(request)) return {.signal = true, .remote_offset = request.signal_offset, .bytes = sizeof(request.signal)};
+    if (i == runs(request))
+      return {.signal = true, .remote_offset = request.signal_offset, .bytes = sizeof(request.signal)};
     std::uint64_t const begin = i * most;
     return {.local_offset = request.local_offset + begin,
             .remote_offset = request.remote_offset + begin,

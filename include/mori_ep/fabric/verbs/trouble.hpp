@@ -53,7 +53,8 @@ struct StepWords {
 };
 
 inline constexpr const char* kFewer =
-    "Ask for fewer queue pairs (MORI_NUM_QP_PER_PE) or a smaller depth, or see what other processes hold of the device.";
+    "Ask for fewer queue pairs (MORI_NUM_QP_PER_PE) or a smaller depth, or see what other processes hold of the "
+    "device.";
 inline constexpr const char* kUnreachable =
     "Can the two devices reach each other? MORI_RDMA_DEVICES and MORI_IB_GID_INDEX choose others.";
 
