@@ -20,7 +20,7 @@ namespace mori_ep::fabric {
 
 //! @brief How a push ended, and the number by which its command can be waited for.
 struct Pushed {
-  exec::WaitResult wait;
+  exec::WaitResult wait = {};
   std::uint32_t sequence = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -25,7 +24,7 @@ namespace mori_ep::fabric {
 //!
 //! Without faults and time model a request has arrived when post() returns: a copy by the posting thread, which shares
 //! nothing with other ranks but the arenas, and allocates nothing. Else what is due moves in the endpoint's own post()
-//! and poll(), so somebody must poll. Every request is held against the arenas' bounds; one that leaves them is not
+//! and poll(), so somebody must poll; what has completed and not arrived arrives when the endpoint goes. Every request is held against the arenas' bounds; one that leaves them is not
 //! written, and its queue pair fails with an error that says why.
 template <Order Promise = Order::in_queue_pair>
 class Loopback {
@@ -102,7 +101,7 @@ class Loopback {
   Loopback(const comm::Communicator& comm, std::vector<std::shared_ptr<loopback::Port>> ports,
            const LoopbackOptions& options)
       : rank_(comm.rank()), ports_(std::move(ports)), ledger_(rank_, comm.world(), options.queue_pairs, options.depth) {
-    if (!options.prompt()) traffic_.emplace(rank_, Promise, options, ports_);
+    if (!options.prompt()) traffic_ = std::make_unique<loopback::Traffic>(rank_, Promise, options, ports_);
   }
 
   static Status check_arena(const comm::Communicator& comm, std::span<std::byte> arena) noexcept {
@@ -172,7 +171,7 @@ class Loopback {
   int rank_;
   std::vector<std::shared_ptr<loopback::Port>> ports_;
   loopback::Ledger ledger_;
-  std::optional<loopback::Traffic> traffic_;  // where requests do not arrive at once
+  std::unique_ptr<loopback::Traffic> traffic_;  // where requests do not arrive at once
 };
 static_assert(Fabric<Loopback<Order::none>> && Fabric<Loopback<Order::in_queue_pair>>);
 

@@ -19,7 +19,7 @@
 namespace mori_ep::fabric {
 
 struct ProxyOptions {
-  OnFault on_fault;                                                  //!< how kernels hear of a peer that has failed
+  OnFault on_fault = nullptr;                                        //!< how kernels hear of a peer that has failed
   std::chrono::nanoseconds stop_timeout = std::chrono::seconds(10);  //!< the bound on stop()
   std::chrono::microseconds longest_sleep{200};  //!< of an idle proxy, and what a first command may wait
 };

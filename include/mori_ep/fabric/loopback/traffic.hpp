@@ -35,6 +35,14 @@ class Traffic {
     vanish();
   }
 
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
+  //! @brief What has completed has left: it arrives.
+  ~Traffic() {
+    for (Flight& flight : flights_)
+      while (flight.ended && flight.stage != Stage::gone && !lost(flight)) step(flight, flight.due);
+  }
+
   //! @brief How many of `n` requests the network feels like taking.
   std::size_t takes(std::size_t n) noexcept { return luck_.one_in(options_.full_one_in) ? luck_.below(n) : n; }
 

@@ -16,7 +16,7 @@ struct ProxyCounters {
   std::atomic<std::uint64_t> refusals{0};    //!< calls that left some for later
   std::atomic<std::uint64_t> ended{0};       //!< requests that completed, well or not, once each
   std::atomic<std::uint64_t> duplicates{0};  //!< completions of requests that had ended
-  std::atomic<std::uint64_t> dropped{0};     //!< commands to a peer that had failed, never posted
+  std::atomic<std::uint64_t> dropped{0};     //!< commands to a peer that had failed, or that name none: never posted
 };
 
 }  // namespace mori_ep::fabric
