@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -126,8 +127,9 @@ inline std::size_t place_in(const NameFilter& filter, std::string_view device) n
     return Trouble{.step = Step::find_gid_index, .value = *gid_index}.with_text(
         std::to_string(*gid_index) + ", and " + where + " has " + (listed.empty() ? "none" : listed));
   if (addressed.empty()) return Trouble{.step = Step::find_gid}.with_text("none at " + where);
-  std::stable_sort(addressed.begin(), addressed.end(), [&](std::size_t a, std::size_t b) {
-    return detail::place_in(filter, ports[a].device) < detail::place_in(filter, ports[b].device);
+  std::sort(addressed.begin(), addressed.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(detail::place_in(filter, ports[a].device), a) <
+           std::pair(detail::place_in(filter, ports[b].device), b);
   });
   choice.port = addressed[static_cast<std::size_t>(turn) % addressed.size()];
   const Gid* const gid = choose_gid(ports[choice.port].gids, gid_index);
