@@ -320,6 +320,7 @@ TEST_CASE("what the environment says reaches the queue pairs") {
         auto const fabric =
             connect(comm, memory[static_cast<std::size_t>(comm.rank())], Verbs::Options(*environment));
         REQUIRE(fabric.message() == "ok");
+        REQUIRE(fabric->arena_bytes(1) == (1 << 20));
         REQUIRE((fabric->queue_pairs() == 2 && fabric->world() == 2 && fabric->rank() == comm.rank()));
         REQUIRE(fabric->device() ==
                 (comm.rank() == 0 ? "fake1 port 1, GID 1 ::ffff:10.0.0.1" : "fake0 port 2, GID 1 ::ffff:10.0.0.1"));

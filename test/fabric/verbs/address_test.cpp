@@ -119,6 +119,7 @@ TEST_CASE("every step that may fail has words") {
   // What another process says is not trusted to be a step.
   Trouble odd{.step = static_cast<Step>(200)};
   std::memset(odd.text, 'x', sizeof(odd.text));
+  REQUIRE(odd.error().code == Errc::protocol_mismatch);
   REQUIRE(odd.error().message().size() < 300);
 }
 

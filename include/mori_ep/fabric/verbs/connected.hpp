@@ -62,7 +62,8 @@ class VerbsConnected {
     if (Status s = comm.all_gather(numbers.data(), everyones.data(), numbers.size() * sizeof(numbers[0])); !s.ok())
       return s;
 
-    verbs::Trouble const joined = made.join(options, cards, everyones);
+    made.cards_ = std::move(cards);
+    verbs::Trouble const joined = made.join(options, everyones);
     std::vector<verbs::Trouble> outcomes(ranks);
     // Also the barrier before which nobody posts: a peer that is not connected yet would not answer.
     if (Status s = comm.all_gather(&joined, outcomes.data(), sizeof(joined)); !s.ok()) return s;
@@ -74,6 +75,9 @@ class VerbsConnected {
     return made;
   }
 
+  VerbsConnected(VerbsConnected&&) noexcept = default;
+  VerbsConnected& operator=(VerbsConnected&&) = delete;  // what there was would outlive its functions
+
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int world() const noexcept { return world_; }
   [[nodiscard]] int queue_pairs() const noexcept { return queue_pairs_; }
@@ -82,7 +86,9 @@ class VerbsConnected {
   //! @brief "rxe0 port 1", and the address in use.
   [[nodiscard]] std::string device() const { return device_.port.text() + ", GID " + device_.gid.text(); }
   //! @brief Bytes of a packet to `peer`.
-  [[nodiscard]] int mtu(int peer) const noexcept { return mtu_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] int mtu(int peer) const noexcept { return path_mtu(card(rank_), card(peer)); }
+  //! @brief Of `peer`'s arena: what its poster keeps offsets within.
+  [[nodiscard]] std::uint64_t arena_bytes(int peer) const noexcept { return card(peer).arena_bytes; }
 
   //! @brief Requests of another queue pair than the first's are not taken in the same call.
   [[nodiscard]] std::size_t post(std::span<const WorkRequest> requests) noexcept {
@@ -148,6 +154,8 @@ class VerbsConnected {
   };
 
   VerbsConnected(int rank, int world) : rank_(rank), world_(world) {}
+
+  [[nodiscard]] const verbs::Card& card(int rank) const noexcept { return cards_[static_cast<std::size_t>(rank)]; }
 
   static std::uint64_t now() noexcept {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -250,13 +258,12 @@ class VerbsConnected {
   }
 
   //! @param numbers of queue pairs, [from][to][queue pair]
-  [[nodiscard]] verbs::Trouble join(const Options& options, std::span<const verbs::Card> cards,
-                                    std::span<const std::uint32_t> numbers) {
-    const verbs::Card& mine = cards[static_cast<std::size_t>(rank_)];
+  [[nodiscard]] verbs::Trouble join(const Options& options, std::span<const std::uint32_t> numbers) {
+    const verbs::Card& mine = card(rank_);
     auto const queue_pairs = static_cast<std::size_t>(queue_pairs_), depth = static_cast<std::size_t>(depth_);
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       std::size_t const peer = i / queue_pairs, queue_pair = i % queue_pairs;
-      const verbs::Card& theirs = cards[peer];
+      const verbs::Card& theirs = cards_[peer];
       verbs::FarEnd const far{
           .card = theirs,
           .rank = static_cast<int>(peer),
@@ -271,7 +278,6 @@ class VerbsConnected {
                             .signals = {reinterpret_cast<std::uint64_t>(words), signals_->lkey},
                             .signal_words = words});
     }
-    for (const verbs::Card& card : cards) mtu_.push_back(verbs::path_mtu(mine, card));
     return {};
   }
 
@@ -331,7 +337,7 @@ class VerbsConnected {
   std::vector<verbs::Lane> lanes_;  // [peer][queue pair]
   std::unique_ptr<Counters[]> counters_;
   std::unique_ptr<verbs::Chain> chain_;
-  std::vector<int> mtu_;  // by peer
+  std::vector<verbs::Card> cards_;  // by rank
   Turns ended_, with_rest_;
 };
 static_assert(Fabric<VerbsConnected>);

@@ -120,7 +120,7 @@ struct Trouble {
   }
   //! @brief The same on every rank.
   [[nodiscard]] Error error() const noexcept {
-    const StepWords& words = kSteps[step <= Step::same_network ? static_cast<std::size_t>(step) : 0];
+    const StepWords& words = kSteps[static_cast<std::size_t>(step <= Step::same_network ? step : Step::same_version)];
     return Error{.code = words.code,
                  .phase = Phase::create,
                  .rank = rank,
