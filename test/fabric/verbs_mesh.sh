@@ -6,7 +6,7 @@ set -uo pipefail
 mesh_program=$1 test_program=${2-}
 failed=0
 
-# mesh EXPECTED OPTIONS...: the exit code, 0 or 1, and one line.
+# run PROGRAM OPTIONS...: and a line with what it came to.
 run() {
   local begin=$SECONDS
   "$@"
@@ -16,7 +16,8 @@ run() {
 }
 
 if ((NODES == 1)); then
-  if [[ -n $test_program ]]; then run "$test_program" --filenames-as-tags '[#verbs_test]'; fi
+  export MORI_EP_TEST_RDMA=1  # there is a device: nothing is skipped
+  if [[ -n $test_program ]]; then run "$test_program" --filenames-as-tags '[#verbs_test],[#verbs_proxy_test]'; fi
   run "$mesh_program" --processes 1 --rounds 200 --queue-pairs 1
   run "$mesh_program" --processes 2 --mtu 4096 --stream 8
   run "$mesh_program" --processes 4 --mtu 4096 --queue-pairs 4 --seed 2

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Runs a command where there is RDMA, on any machine: in one or two virtual machines with Debian's kernel, whose
 # soft-RoCE device (rdma_rxe) the host's own libibverbs drives. QEMU emulates the processors, so neither KVM nor modules
-# of the host's kernel are needed, and nothing runs slower than a program that computes much.
+# of the host's kernel are needed; programs that compute much run many times slower.
 #
 #   rdma_vm.sh [--nodes 1|2] [--mtu BYTES] [--seconds N] -- COMMAND [ARG...]
 #
