@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "mori_ep/env.hpp"
+#include "mori_ep/fabric/fabric.hpp"
+#include "mori_ep/fabric/verbs/trouble.hpp"
 
 namespace mori_ep::fabric::verbs {
 
@@ -37,5 +39,17 @@ struct Options {
         service_level(environment.rdma_service_level),
         num_qp_per_pe(environment.queue_pairs_per_peer) {}
 };
+
+[[nodiscard]] inline Trouble check(int world, const Arena& arena, const Options& options) {
+  auto const outside = [](Step step, std::int64_t value, std::int64_t low, std::int64_t high) {
+    return value < low || value > high ? Trouble{.step = step, .value = value, .limit = value < low ? low : high}
+                                       : Trouble{};
+  };
+  if (Trouble t = outside(Step::world, world, 1, WorkId::kMostPeers)) return t;
+  if (Trouble t = outside(Step::num_qp_per_pe, options.num_qp_per_pe, 1, WorkId::kMostQueuePairs)) return t;
+  if (Trouble t = outside(Step::depth, options.depth, 1, Options::kMostDepth)) return t;
+  if (Trouble t = outside(Step::ack_timeout, options.ack_timeout, Options::kLeastTimeout, 31)) return t;
+  return outside(Step::arena, arena.base == nullptr ? 0 : static_cast<std::int64_t>(arena.bytes), 1, INT64_MAX);
+}
 
 }  // namespace mori_ep::fabric::verbs
