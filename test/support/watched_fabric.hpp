@@ -31,8 +31,12 @@ class Watched {
   [[nodiscard]] int depth() const noexcept { return fabric_->depth(); }
   [[nodiscard]] const fabric::Counters& counters(int peer) const noexcept { return fabric_->counters(peer); }
 
+  //! @brief From here on nothing may be posted to `peer`.
+  void forbid(int peer) { forbidden_.insert(peer); }
+
   std::size_t post(std::span<const fabric::WorkRequest> requests) {
     expect(!requests.empty(), "a post of nothing");
+    expect(forbidden_.count(requests[0].id.peer) == 0, "a post to a peer that has failed");
     std::size_t const taken = fabric_->post(requests);
     for (const fabric::WorkRequest& r : requests) {
       expect(r.id.peer == requests[0].id.peer && r.id.queue_pair == requests[0].id.queue_pair, "two queue pairs");
@@ -76,6 +80,7 @@ class Watched {
   std::map<std::pair<int, std::uint32_t>, std::uint32_t> first_waiting_;
   std::map<std::pair<int, int>, std::set<int>> in_flight_;
   std::set<std::uint64_t> outstanding_;
+  std::set<int> forbidden_;
   std::uint64_t duplicates_ = 0;
   std::string complaint_;
 };

@@ -142,30 +142,31 @@ class Loopback {
 
   void take(const WorkRequest& request, std::uint32_t queue_pair, loopback::Time now) noexcept {
     ledger_.take(request, queue_pair);
-    if (Status s = check(request, queue_pair); !s.ok()) ledger_.fail(queue_pair, s.error());
+    bool const known = queue_pair != ledger_.nowhere();
+    const loopback::Port& here = *ports_[static_cast<std::size_t>(rank_)];
+    if (!known || !loopback::inside(request, here, *ports_[request.id.peer]))
+      ledger_.fail(queue_pair, known ? loopback::bounds_error(request, here, *ports_[request.id.peer], rank_)
+                                     : address_error(request.id));
     bool const failed = ledger_[queue_pair].error != nullptr;
     if (traffic_) return traffic_->take(request, queue_pair, ledger_, now);
     if (!failed) {
       const loopback::Port& there = *ports_[request.id.peer];
       if (request.id.operation != Operation::signal)
-        loopback::arrive(there, request.remote_offset,
-                         ports_[static_cast<std::size_t>(rank_)]->arena.data() + request.local_offset, request.bytes);
+        loopback::arrive(there, request.remote_offset, here.arena.data() + request.local_offset, request.bytes);
       if (request.id.operation != Operation::put) loopback::arrive(there, request.signal_offset, request.signal);
     }
     ledger_.end({.id = request.id, .queue_pair = queue_pair, .failed = failed, .since = now});
   }
 
-  [[nodiscard]] Status check(const WorkRequest& request, std::uint32_t queue_pair) const noexcept {
-    if (queue_pair != ledger_.nowhere())
-      return loopback::check_bounds(request, *ports_[static_cast<std::size_t>(rank_)], *ports_[request.id.peer], rank_);
-    bool const peer = request.id.peer >= world();
-    return Error{.code = Errc::invalid_argument,
-                 .rank = rank_,
-                 .field = peer ? "peer" : "queue_pair",
-                 .value = peer ? request.id.peer : request.id.queue_pair,
-                 .limit = peer ? world() - 1 : queue_pairs() - 1,
-                 .expected = request.id.epoch,
-                 .hint = "A request names a rank of the world and one of its queue pairs."};
+  [[nodiscard]] Error address_error(const WorkId& id) const noexcept {
+    bool const peer = id.peer >= world();
+    return {.code = Errc::invalid_argument,
+            .rank = rank_,
+            .field = peer ? "peer" : "queue_pair",
+            .value = peer ? id.peer : id.queue_pair,
+            .limit = peer ? world() - 1 : queue_pairs() - 1,
+            .expected = id.epoch,
+            .hint = "A request names a rank of the world and one of its queue pairs."};
   }
 
   int rank_;

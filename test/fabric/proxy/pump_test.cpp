@@ -124,8 +124,11 @@ class Program {
         readers.push_back(rank.rings.back().reader());
       }
       rank.watched = std::make_unique<Watched<Fabric>>(world_.end(r), rings);
-      rank.pump = std::make_unique<fabric::proxy::Pump<Watched<Fabric>>>(
-          *rank.watched, std::move(readers), [&rank](const Fault& fault) { rank.faults.push_back(fault); });
+      rank.pump = std::make_unique<fabric::proxy::Pump<Watched<Fabric>>>(*rank.watched, std::move(readers),
+                                                                         [&rank](const Fault& fault) {
+                                                                           rank.faults.push_back(fault);
+                                                                           rank.watched->forbid(fault.id.peer);
+                                                                         });
     }
   }
 

@@ -37,39 +37,40 @@ inline void arrive(const Port& at, std::uint64_t offset, std::uint64_t signal) n
   std::atomic_ref<std::uint64_t>(*word).store(signal, std::memory_order_release);
 }
 
-//! @brief Does all of a request lie inside the arenas? The error names what does not.
-[[nodiscard]] inline Status check_bounds(const WorkRequest& request, const Port& here, const Port& there,
-                                         int rank) noexcept {
-  auto const refused = [&](const char* field, std::uint64_t value, std::uint64_t limit) -> Status {
+[[nodiscard]] inline bool inside(const Port& port, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  return offset <= port.arena.size() && bytes <= port.arena.size() - offset;
+}
+//! @brief Does all of a request lie inside the arenas?
+[[nodiscard]] inline bool inside(const WorkRequest& r, const Port& here, const Port& there) noexcept {
+  bool const puts = r.id.operation != Operation::signal, signals = r.id.operation != Operation::put;
+  return !(puts && !(inside(here, r.local_offset, r.bytes) && inside(there, r.remote_offset, r.bytes))) &&
+         !(signals && !(inside(there, r.signal_offset, 8) && r.signal_offset % 8 == 0));
+}
+
+//! @brief What of a request does not.
+[[nodiscard]] inline Error bounds_error(const WorkRequest& r, const Port& here, const Port& there, int rank) noexcept {
+  auto const refused = [&](const char* field, std::uint64_t value, std::uint64_t limit) -> Error {
     constexpr std::uint64_t kMost = INT64_MAX;
-    return Error{.code = Errc::invalid_argument,
-                 .rank = rank,
-                 .peer = request.id.peer,
-                 .field = field,
-                 .value = static_cast<std::int64_t>(value < kMost ? value : kMost),
-                 .limit = static_cast<std::int64_t>(limit),
-                 .expected = request.id.epoch,
-                 .hint = "A request lies inside the arenas, a signal at a multiple of 8. Nothing of it was written."};
-  };
-  auto const outside = [](std::uint64_t offset, std::uint64_t bytes, const Port& port) {
-    return offset > port.arena.size() || bytes > port.arena.size() - offset;
+    return {.code = Errc::invalid_argument,
+            .rank = rank,
+            .peer = r.id.peer,
+            .field = field,
+            .value = static_cast<std::int64_t>(value < kMost ? value : kMost),
+            .limit = static_cast<std::int64_t>(limit),
+            .expected = r.id.epoch,
+            .hint = "A request lies inside the arenas, a signal at a multiple of 8. Nothing of it was written."};
   };
   auto const end = [](std::uint64_t offset, std::uint64_t bytes) {
     return offset + bytes < offset ? ~std::uint64_t{0} : offset + bytes;
   };
-  if (request.id.operation != Operation::signal) {
-    if (outside(request.local_offset, request.bytes, here))
-      return refused("local_offset + bytes", end(request.local_offset, request.bytes), here.arena.size());
-    if (outside(request.remote_offset, request.bytes, there))
-      return refused("remote_offset + bytes", end(request.remote_offset, request.bytes), there.arena.size());
-  }
-  if (request.id.operation != Operation::put) {
-    if (outside(request.signal_offset, 8, there))
-      return refused("signal_offset + 8", end(request.signal_offset, 8), there.arena.size());
-    if (request.signal_offset % 8 != 0)
-      return refused("signal_offset", request.signal_offset, request.signal_offset / 8 * 8);
-  }
-  return {};
+  bool const puts = r.id.operation != Operation::signal;
+  if (puts && !inside(here, r.local_offset, r.bytes))
+    return refused("local_offset + bytes", end(r.local_offset, r.bytes), here.arena.size());
+  if (puts && !inside(there, r.remote_offset, r.bytes))
+    return refused("remote_offset + bytes", end(r.remote_offset, r.bytes), there.arena.size());
+  if (!inside(there, r.signal_offset, 8))
+    return refused("signal_offset + 8", end(r.signal_offset, 8), there.arena.size());
+  return refused("signal_offset", r.signal_offset, r.signal_offset / 8 * 8);
 }
 
 }  // namespace mori_ep::fabric::loopback
