@@ -138,7 +138,7 @@ TEST_CASE("kernels behind proxies exchange rows over the fake table of verbs") {
   }
 }
 
-TEST_CASE("kernels behind proxies exchange rows over the device of this machine") {
+TEST_CASE("kernels behind proxies exchange rows over the device of this machine", "[device]") {
   Status const status = exchange(2, 100, nullptr);
   std::string const field = status.error().field;
   if (env_number("MORI_EP_TEST_RDMA", 0) == 0 && (field == "libibverbs.so.1" || field == "RDMA devices")) {

@@ -317,8 +317,7 @@ TEST_CASE("what the environment says reaches the queue pairs") {
   std::vector<Memory> memory(2);
   comm::LocalWorld(2)
       .run([&](comm::Communicator& comm) -> Status {
-        auto const fabric =
-            connect(comm, memory[static_cast<std::size_t>(comm.rank())], Verbs::Options(*environment));
+        auto const fabric = connect(comm, memory[static_cast<std::size_t>(comm.rank())], Verbs::Options(*environment));
         REQUIRE(fabric.message() == "ok");
         REQUIRE(fabric->arena_bytes(1) == (1 << 20));
         REQUIRE((fabric->queue_pairs() == 2 && fabric->world() == 2 && fabric->rank() == comm.rank()));
@@ -340,6 +339,25 @@ TEST_CASE("what the environment says reaches the queue pairs") {
     REQUIRE((a.timeout == 17 && a.retry_cnt == 6 && a.rnr_retry == 7));
     auto const same_start = [&](const ibv_qp_attr& r) { return r.rq_psn == a.sq_psn; };
     REQUIRE(std::count_if(fake.to_rtr.begin(), fake.to_rtr.end(), same_start) == 1);
+  }
+}
+
+TEST_CASE("InfiniBand: by LID in one subnet, by GID where the environment names one") {
+  for (bool const by_gid : {false, true}) {
+    FakeVerbs fake;
+    fake.devices[0].ports[0].link_layer = IBV_LINK_LAYER_INFINIBAND;
+    fake.devices[0].ports[0].gids = {{IBV_GID_TYPE_IB, "fe80::2:c903:1:1"}};
+    require_told(told(2,
+                      [&](int) {
+                        Verbs::Options options;
+                        if (by_gid) options.gid_index = 0;
+                        return options;
+                      }),
+                 "ok");
+    REQUIRE(fake.to_rtr.size() == 16);
+    for (const ibv_qp_attr& a : fake.to_rtr)
+      REQUIRE((a.ah_attr.is_global == (by_gid ? 1 : 0) && a.ah_attr.dlid == 3 && a.ah_attr.port_num == 1));
+    CHECK(nothing_left(fake));
   }
 }
 
@@ -397,7 +415,7 @@ TEST_CASE("a library that is not there, or is another, is named") {
   REQUIRE(api == nullptr);
 }
 
-TEST_CASE("the device of this machine, ranks as threads") {
+TEST_CASE("the device of this machine, ranks as threads", "[device]") {
   MeshOptions const mesh{.rounds = 50, .quiet = true};
   Status const played = comm::LocalWorld(2).run([&](comm::Communicator& comm) { return MeshRank(comm, mesh).run({}); });
   std::string const field = played.error().field;

@@ -62,7 +62,7 @@ vmlinuz=$(compgen -G "$cache/kernel/boot/vmlinuz-*")
 release=${vmlinuz##*/vmlinuz-}
 
 # ---- The job's folder: what the machines read, and where they write their results.
-job=$(mktemp -d) machines=()
+job=$(mktemp -d -t mori_ep_rdma_vm.XXXXXX) machines=()
 end_machines() {
   local pid
   for pid in "${machines[@]}"; do kill -TERM "$pid"; done 2>/dev/null
