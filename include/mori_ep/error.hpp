@@ -32,7 +32,7 @@ enum class Errc : std::uint8_t {
   system_error,         //!< the operating system refused a call: value is errno, the field says which call
   invalid_environment,  //!< an environment variable's text is not what it may be
   missing_rank,         //!< a rank did not come to a collective host call in time
-  fabric_error          //!< a network did not carry a request to a peer: the text says which request
+  fabric_error          //!< a network did not carry a request to a peer: the text says which; or there is no network
 };
 
 //! @brief The protocol step in which a wait failed.

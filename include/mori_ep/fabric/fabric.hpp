@@ -37,7 +37,7 @@ constexpr const char* name(Operation operation) noexcept {
   return "unknown";
 }
 
-//! @brief Names a request where it completes. Packed, it is what a network card carries for it.
+//! @brief Names a request where it completes. Packed, it is one word.
 struct WorkId {
   static constexpr int kMostPeers = 1 << 12, kMostQueuePairs = 1 << 6;
 

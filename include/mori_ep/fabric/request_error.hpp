@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "mori_ep/error.hpp"
 #include "mori_ep/fabric/fabric.hpp"
@@ -11,7 +12,9 @@
 namespace mori_ep::fabric {
 
 //! @param code what the network calls it, 0 where it has no number
-[[nodiscard]] inline Error request_error(int rank, const WorkId& id, std::int64_t code, const char* hint) {
+//! @param why the network's own words, where it has any
+[[nodiscard]] inline Error request_error(int rank, const WorkId& id, std::int64_t code, const char* hint,
+                                         std::string_view why = {}) {
   return Error{.code = Errc::fabric_error,
                .rank = rank,
                .peer = id.peer,
@@ -20,7 +23,7 @@ namespace mori_ep::fabric {
                .expected = id.epoch,
                .hint = hint}
       .with_text(std::string(name(id.operation)) + " of epoch " + std::to_string(id.epoch) + ", queue pair " +
-                 std::to_string(id.queue_pair));
+                 std::to_string(id.queue_pair) + (why.empty() ? "" : ": ") + std::string(why));
 }
 
 }  // namespace mori_ep::fabric
