@@ -17,7 +17,7 @@ run() {
 
 if ((NODES == 1)); then
   export MORI_EP_TEST_RDMA=1  # there is a device: nothing is skipped
-  if [[ -n $test_program ]]; then run "$test_program" --filenames-as-tags '[#verbs_test][device],[#verbs_proxy_test][device]'; fi
+  if [[ -n $test_program ]]; then run "$test_program" --filenames-as-tags '[#verbs_test][device],[#verbs_proxy_test][device],[#inter_node_test][device]'; fi
   run "$mesh_program" --processes 1 --rounds 200 --queue-pairs 1
   run "$mesh_program" --processes 2 --mtu 4096 --stream 8
   run "$mesh_program" --processes 4 --mtu 4096 --queue-pairs 4 --seed 2

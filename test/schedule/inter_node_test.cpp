@@ -200,4 +200,19 @@ TEST_CASE("after a fault recover() connects the nodes anew") {
   REQUIRE(wrong.text() == "");
 }
 
+TEST_CASE("nodes over the RDMA device of this machine", "[device]") {
+  Rng rng(env_number("MORI_EP_TEST_SEED", 20260802));
+  for (int gpu_per_node : {1, 2}) {
+    Plan plan = uneven_plan(kOperators[0], gpu_per_node == 1 ? 3 : 2, gpu_per_node, 0, rng);
+    std::string const wrong = play_over_verbs(plan);
+    if (env_number("MORI_EP_TEST_RDMA", 0) == 0 &&
+        (wrong.find("libibverbs.so.1") != std::string::npos || wrong.find("RDMA devices") != std::string::npos ||
+         wrong.find("infiniband/verbs.h") != std::string::npos)) {
+      WARN("skipped: " << wrong);
+      return;
+    }
+    REQUIRE(wrong == "");
+  }
+}
+
 }  // namespace mori_ep::test

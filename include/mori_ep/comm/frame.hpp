@@ -232,7 +232,10 @@ struct Refusal {
         e.field = "job key";
         e.value = 0;
         e.limit = Error::kNoLimit;
-        e.hint = "Another job answers there: give every rank the unique id that this job's rank 0 made.";
+        e.hint =
+            "Another job answers there: give every rank the unique id that this job's rank 0 made, or the same name of "
+            "the "
+            "job (TcpOptions::job).";
         break;
       case Reason::world:
         e.code = Errc::config_mismatch;

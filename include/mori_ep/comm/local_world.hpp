@@ -6,6 +6,7 @@
 #include <concepts>
 #include <exception>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -58,7 +59,7 @@ class LocalWorld {
 #endif
     std::vector<std::thread> threads;
     threads.reserve(results.size());
-    for (int rank = 0; rank < world(); ++rank) {
+    auto const start = [&](int rank) {
       threads.emplace_back([&, rank] {
         Communicator self = communicator(rank);
         auto const call = [&] {
@@ -81,6 +82,24 @@ class LocalWorld {
         call();
 #endif
       });
+    };
+    for (int rank = 0; rank < world(); ++rank) {
+#if defined(__cpp_exceptions)
+      try {
+        start(rank);
+      } catch (const std::system_error& refused) {
+        // Those that have started miss it in their first call among all.
+        results[static_cast<std::size_t>(rank)] =
+            Error{.code = Errc::system_error,
+                  .rank = rank,
+                  .field = "thread of a rank",
+                  .value = refused.code().value(),
+                  .hint = "The system starts no more: raise the limits on threads and memory (ulimit -u, -v)."};
+        break;
+      }
+#else
+      start(rank);
+#endif
     }
     for (auto& thread : threads) thread.join();
 #if defined(__cpp_exceptions)

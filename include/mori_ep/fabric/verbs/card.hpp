@@ -19,12 +19,12 @@ namespace mori_ep::fabric::verbs {
 struct Card {
   //! Changes with this struct and with what is written to arenas.
   static constexpr std::uint64_t kCheck =
-      comm::hash_number(std::endian::native == std::endian::little, comm::hash_text("mori_ep fabric::Verbs 1"));
+      comm::hash_number(std::endian::native == std::endian::little, comm::hash_text("mori_ep fabric::Verbs 2"));
 
   std::uint64_t check = kCheck;
   Trouble trouble;
-  std::uint64_t arena_base = 0, arena_bytes = 0;
-  std::uint32_t arena_key = 0;  //!< rkey
+  std::uint64_t arena_base = 0, arena_bytes = 0, board_base = 0;
+  std::uint32_t arena_key = 0, board_key = 0;  //!< rkeys
   std::uint32_t first_psn = 0;
   std::int32_t num_qp_per_pe = 0;
   std::int32_t mtu = 0;

@@ -39,6 +39,8 @@ class VerbsConnected {
  public:
   using Arena = verbs::Arena;
   using Options = verbs::Options;
+  template <class Exec>
+  static constexpr bool kServes = true;  //!< whether a device reaches a GPU's memory shows when it is registered
   static constexpr const char* kName = "Verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 
@@ -72,6 +74,17 @@ class VerbsConnected {
         return outcomes[rank].error();
       }
     return VerbsConnected(comm.rank(), std::move(end), std::move(cards));
+  }
+
+  //! @brief The same, as transports connect: `owner` keeps both memories while the fabric lives.
+  static Result<VerbsConnected> connect(const comm::Communicator& comm, std::span<std::byte> arena,
+                                        std::span<std::byte> board, std::shared_ptr<const void> owner,
+                                        const Options& options = {}) noexcept {
+    auto fabric =
+        connect(comm, {.base = arena.data(), .bytes = arena.size(), .board = board.data(), .board_bytes = board.size()},
+                options);
+    if (fabric.ok()) fabric->owner_ = std::move(owner);
+    return fabric;
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -186,6 +199,7 @@ class VerbsConnected {
   }
 
   int rank_;
+  std::shared_ptr<const void> owner_;
   verbs::Endpoint end_;
   std::vector<verbs::Card> cards_;        // by rank
   std::unique_ptr<Counters[]> counters_;  // by peer

@@ -26,7 +26,7 @@ struct Endpoint {
   std::shared_ptr<const Api> api;
   Device device;
   ProtectionDomain domain;
-  MemoryRegion arena;
+  MemoryRegion arena, board;
   std::unique_ptr<std::uint64_t[]> signal_words;  //!< [lane][depth]: where signals are sent from
   MemoryRegion signals;
   std::vector<CompletionQueue> completion_queues;
@@ -49,6 +49,7 @@ struct Endpoint {
     domain = ProtectionDomain(*api, api->alloc_pd(device.context.get()));
     if (!domain) return refused_call(Step::alloc_pd, errno, port.text());
     if (Trouble t = register_arena(memory)) return t;
+    if (Trouble t = register_board(memory)) return t;
     queue_pairs = options.num_qp_per_pe;
     // A put with its signal is two writes.
     depth = std::max(1, std::min({options.depth, device.limits.max_qp_wr / 2, device.limits.max_cqe / 2}));
@@ -59,6 +60,10 @@ struct Endpoint {
     card.arena_base = reinterpret_cast<std::uint64_t>(memory.base);
     card.arena_bytes = memory.bytes;
     card.arena_key = arena->rkey;
+    if (board) {
+      card.board_base = reinterpret_cast<std::uint64_t>(memory.board);
+      card.board_key = board->rkey;
+    }
     (void)comm::draw(std::as_writable_bytes(std::span(&card.first_psn, 1)));
     card.mtu = port.mtu;
     card.lid = port.lid;
@@ -93,6 +98,7 @@ struct Endpoint {
       std::uint64_t* const words = signal_words.get() + i * static_cast<std::size_t>(depth);
       lanes[i].set_memory({.arena = {mine.arena_base, arena->lkey},
                            .peer = {far.card.arena_base, far.card.arena_key},
+                           .peer_board = {far.card.board_base, far.card.board_key},
                            .signals = {reinterpret_cast<std::uint64_t>(words), signals->lkey},
                            .signal_words = words});
     }
@@ -115,6 +121,13 @@ struct Endpoint {
     if (arena) return {};
     return by_dmabuf ? refused_call(Step::reg_dmabuf, dmabuf_errno, device.port.text())
                      : refused_call(Step::reg_arena, errno, device.port.text());
+  }
+
+  [[nodiscard]] Trouble register_board(const Arena& memory) {
+    if (memory.board_bytes == 0) return {};
+    board = MemoryRegion(*api, api->reg_mr(domain.get(), memory.board, memory.board_bytes,
+                                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+    return board ? Trouble{} : refused_call(Step::reg_arena, errno, device.port.text());
   }
 
   [[nodiscard]] Trouble register_signals(std::size_t words) {

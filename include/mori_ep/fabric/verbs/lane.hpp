@@ -50,7 +50,7 @@ class Lane {
         capacity_(static_cast<std::uint32_t>(writes)) {}
 
   struct Memory {
-    Registered arena, peer, signals;
+    Registered arena, peer, peer_board, signals;
     std::uint64_t* signal_words = nullptr;  //!< [depth], at signals.base
   };
   void set_memory(const Memory& memory) noexcept { memory_ = memory; }
@@ -157,8 +157,9 @@ class Lane {
     write = {};
     write.wr_id = std::uint64_t{index_} << 32 | static_cast<std::uint32_t>(queue_.posted() + at + 1);
     write.opcode = IBV_WR_RDMA_WRITE;
-    write.wr.rdma.remote_addr = memory_.peer.base + part.remote_offset;
-    write.wr.rdma.rkey = memory_.peer.key;
+    const Registered& there = part.signal && request.to_board ? memory_.peer_board : memory_.peer;
+    write.wr.rdma.remote_addr = there.base + part.remote_offset;
+    write.wr.rdma.rkey = there.key;
     if (part.signal) {
       memory_.signal_words[place] = request.signal;
       source = {memory_.signals.base + place * sizeof(request.signal), sizeof(request.signal), memory_.signals.key};

@@ -17,6 +17,8 @@ class VerbsMissing {
  public:
   using Arena = verbs::Arena;
   using Options = verbs::Options;
+  template <class Exec>
+  static constexpr bool kServes = true;
   static constexpr const char* kName = "Verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 
@@ -30,6 +32,10 @@ class VerbsMissing {
                      "Install it where the program is compiled. Debian, Ubuntu: apt-get install libibverbs-dev. "
                      "RHEL: rdma-core-devel."}
         .with_text("missing");
+  }
+  static Result<VerbsMissing> connect(const comm::Communicator& comm, std::span<std::byte>, std::span<std::byte>,
+                                      std::shared_ptr<const void>, const Options& = {}) noexcept {
+    return connect(comm, Arena{});
   }
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int world() const noexcept { return 0; }

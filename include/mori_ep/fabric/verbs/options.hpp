@@ -18,6 +18,8 @@ struct Arena {
   std::size_t bytes = 0;
   int dmabuf_fd = -1;               //!< of a GPU's memory, where its driver gives one
   std::uint64_t dmabuf_offset = 0;  //!< of `base` in that
+  void* board = nullptr;            //!< memory of the host for signals that its threads read (WorkRequest::to_board)
+  std::size_t board_bytes = 0;
 };
 
 struct Options {
