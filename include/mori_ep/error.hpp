@@ -129,7 +129,7 @@ struct Error {
   const char* hint = "";          //!< the cure
 
   //! @brief The error with `text` set to as much of `what` as there is room for.
-  [[nodiscard]] Error with_text(std::string_view what) const noexcept {
+  [[nodiscard, gnu::noinline]] Error with_text(std::string_view what) const noexcept {
     Error error = *this;
     std::size_t const room = sizeof(text) - 1, n = what.size() < room ? what.size() : room;
     for (std::size_t i = 0; i < n; ++i) error.text[i] = what[i];

@@ -40,7 +40,8 @@ class Runner {
   using Options = typename Transport::Options;
 
   [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world, int gpu_per_node) noexcept {
-    return Layout::make(config, world, sizeof(T), sizeof(Index), Transport::far_ranks(world, gpu_per_node));
+    return Layout::make(config, world, sizeof(T), sizeof(Index),
+                        Ref::kFar ? Transport::far_ranks(world, gpu_per_node) : kNoNetwork);
   }
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.

@@ -17,6 +17,7 @@ inline constexpr int kMaxBufferSets = 2;
 inline constexpr int kTile = 32;        //!< tokens whose votes fit a word
 inline constexpr int kMaxBlocks = 256;  //!< of a launch: each has a word of its own on every peer
 inline constexpr int kFarPuts = 5;      //!< that bring a far rank's rows: payload, ids, weights, scales, positions
+inline constexpr int kNoNetwork = -1;   //!< for a number of far ranks
 inline constexpr int kFarReturns = 2;   //!< that bring them back: rows, weights
 
 //! @brief The near flags of a fault, in the arena.
@@ -120,10 +121,10 @@ struct FarLayout {
   // this rank's own
   comm::Region places;  //!< [W] FarPlace
 
-  //! @brief Nothing, when there are no far ranks.
+  //! @brief Nothing, where there is no network. With one, also when no rank is far: kernels keep places all the same.
   static constexpr FarLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
                                   std::size_t row_bytes, std::size_t index_bytes, int far_ranks) noexcept {
-    if (far_ranks == 0) return {};
+    if (far_ranks == kNoNetwork) return {};
     auto const w = static_cast<std::size_t>(world), k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const copies =
         static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, static_cast<std::size_t>(far_ranks));
@@ -177,9 +178,9 @@ struct Layout {
   bool overflow = false;
   std::int32_t routes_per_token = 1;
 
-  //! @brief `far_ranks`: how many ranks of the world only a network reaches.
+  //! @brief `far_ranks`: how many ranks of the world only a network reaches, or kNoNetwork.
   static constexpr Layout make(const EpDispatchCombineConfig& c, int world, std::size_t element_bytes,
-                               std::size_t index_bytes, int far_ranks = 0) noexcept {
+                               std::size_t index_bytes, int far_ranks = kNoNetwork) noexcept {
     auto const w = static_cast<std::size_t>(world);
     auto const k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
