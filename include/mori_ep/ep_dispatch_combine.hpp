@@ -143,8 +143,8 @@ class EpDispatchCombine {
 
   //! @brief Collective over `comm`: checks, allocates (or takes `memory`: 256-byte aligned, at least `footprint()`
   //!        bytes, kept alive until every rank's operator is gone; on AMD fine-grained; where ranks are processes with
-  //!        `memory_fd`, by which the others map it (comm::ArenaMemory)) and joins. An error of one rank is the error of
-  //!        all.
+  //!        `memory_fd`, by which the others map it (comm::ArenaMemory)), joins, and connects the transport's network, if
+  //!        it has one, as `options` say. An error of one rank is the error of all.
   [[nodiscard]] static Result<EpDispatchCombine> create(const comm::Communicator& comm,
                                                         const EpDispatchCombineConfig& config,
                                                         std::span<std::byte> memory = {}, int memory_fd = -1,
