@@ -22,13 +22,6 @@
 
 namespace mori_ep {
 
-//! @brief Bytes of one rank's arena: all of it, and what the contract itself needs (rows received and rows to combine,
-//!        with their weights, ids, scales and positions).
-struct Footprint {
-  std::size_t bytes = 0;
-  std::size_t contract_bytes = 0;
-};
-
 //! @brief Moves MoE tokens to their experts and back.
 //!
 //! Story     {input, indices, weights} -> dispatch -> {rows, ticket} -> experts -> combine(ticket, rows) -> output

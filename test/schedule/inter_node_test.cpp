@@ -140,16 +140,17 @@ std::vector<Told> rounds_until_fault(int world, int gpu_per_node, const fabric::
 
 }  // namespace
 
-TEST_CASE("a rank that the network loses is named by all that reach it through the network, in time") {
+TEST_CASE("a rank that the network loses is named by all others, in time") {
+  // A node of one rank: nothing that it says of the others reaches anybody.
   auto const nothing = [](int, int) { return false; };
   auto const told = rounds_until_fault(
-      4, 2, {.vanishing_rank = 2, .vanishes_after = 60, .vanish_timeout = milliseconds(100)}, 4000, nothing);
-  for (int rank : {0, 1}) {
-    INFO(told[static_cast<std::size_t>(rank)].status.message());
+      4, 1, {.vanishing_rank = 2, .vanishes_after = 60, .vanish_timeout = milliseconds(100)}, 4000, nothing);
+  for (int rank : {0, 1, 3}) {
+    INFO("rank " << rank << ": " << told[static_cast<std::size_t>(rank)].status.message());
     CHECK(told[static_cast<std::size_t>(rank)].status.error().peer == 2);
-    CHECK(told[static_cast<std::size_t>(rank)].after < milliseconds(3000));
+    CHECK(told[static_cast<std::size_t>(rank)].after < milliseconds(5000));
   }
-  for (const Told& t : told) CHECK_FALSE(t.status.ok());
+  CHECK_FALSE(told[2].status.ok());
 }
 
 TEST_CASE("a rank that fails tells ranks of other nodes, which wait for no deadline") {
@@ -179,9 +180,9 @@ TEST_CASE("after a fault recover() connects the nodes anew") {
       bool const fails = round % 3 == 1;
       if (fails && comm.rank() == 3) in.token_count = wrong_count.data();
       auto got = op->dispatch(in, stream);
-      if (!got.ok()) return got.status();
-      Status const back =
-          op->combine(std::move(got->ticket), {.input = got->rows, .output = {y.data(), 2, 16}}, stream);
+      Status back = got.status();  // where the fault is known already, the call fails at once
+      if (got.ok())
+        back = op->combine(std::move(got->ticket), {.input = got->rows, .output = {y.data(), 2, 16}}, stream);
       stream.synchronize();
       if (fails) {
         wrong.expect(!op->status().ok(), "no fault");

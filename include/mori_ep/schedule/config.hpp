@@ -41,6 +41,13 @@ struct EpDispatchCombineConfig {
   }
 };
 
+//! @brief Bytes of one rank's arena: all of it, and what the contract itself needs (rows received and rows to combine,
+//!        with their weights, ids, scales and positions).
+struct Footprint {
+  std::size_t bytes = 0;
+  std::size_t contract_bytes = 0;
+};
+
 //! @brief One named field of the configuration, for comparison between ranks.
 struct ConfigField {
   const char* name;
