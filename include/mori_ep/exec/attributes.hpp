@@ -34,6 +34,13 @@
 #define MORI_EP_CALL
 #endif
 
+// A body that AMD's compiler might else make a call of, which costs scratch memory. Other machines judge for themselves.
+#if defined(__HIP__)
+#define MORI_EP_BODY __attribute__((always_inline))
+#else
+#define MORI_EP_BODY
+#endif
+
 // Loops of few rounds, for the same reason: copies of a loop's body cost more than branches.
 #if defined(__CUDACC__)
 #define MORI_EP_ROLLED _Pragma("unroll 1")

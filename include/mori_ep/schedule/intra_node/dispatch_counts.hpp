@@ -25,7 +25,7 @@ struct CountExchange {
 
   //! @brief This block tells a peer, and must know all of this rank's counts for it.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool announces(Ctx& ctx) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announces(Ctx& ctx) const {
     return ctx.block() < args.placement.world();
   }
 
@@ -35,14 +35,14 @@ struct CountExchange {
 
   //! @brief The first token that this thread counts, when every block counts all.
   template <class Ctx>
-  [[nodiscard]] static MORI_EP_HD std::int32_t first_token(Ctx& ctx) {
+  [[nodiscard]] static MORI_EP_BODY MORI_EP_HD std::int32_t first_token(Ctx& ctx) {
     return ctx.warp() * kChunk<Ctx> + ctx.lane();
   }
 
   //! @brief Counts tokens: all of them, or this block's share when the blocks share the counting. `early`: `ids` has
   //!        those of this thread's first token.
   template <class Ctx>
-  MORI_EP_HD void vote(Ctx& ctx, bool early, Index (&ids)[Args::kIdsAtOnce]) const {
+  MORI_EP_BODY MORI_EP_HD void vote(Ctx& ctx, bool early, Index (&ids)[Args::kIdsAtOnce]) const {
     // Marks have room for whole tiles of a warp's lanes.
     static_assert(kChunk<Ctx> % Scratch::kTile == 0 && kChunk<Ctx> <= Scratch::kTilesAtOnce * Scratch::kTile);
     std::int32_t const chunks = (count + kChunk<Ctx> - 1) / kChunk<Ctx>;
@@ -83,7 +83,7 @@ struct CountExchange {
   //! @brief The votes that the blocks of this rank have posted, as words that are whole by themselves: adds all to
   //!        `total` and keeps the first window's. False when a block did not come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool hear_votes(Ctx& ctx) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool hear_votes(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), words = tiles_of(count) * world;
     MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < words; i += threads(ctx)) {
@@ -103,7 +103,7 @@ struct CountExchange {
 
   //! @brief The votes of the window that begins at token `begin`, which is not the first; `before` moves on to it.
   template <class Ctx>
-  MORI_EP_HD void turn_window(Ctx& ctx, std::int32_t begin) const {
+  MORI_EP_BODY MORI_EP_HD void turn_window(Ctx& ctx, std::int32_t begin) const {
     std::int32_t const world = args.placement.world(), last = (Scratch::tiles(world) - 1) * world;
     ctx.block_sync();
     by_thread(ctx, world, [&](std::int32_t d) {
@@ -123,7 +123,7 @@ struct CountExchange {
 
   //! @brief Counts the window's rows before each of its tiles. The block has met since the votes came.
   template <class Ctx>
-  MORI_EP_HD void number(Ctx& ctx, std::int32_t begin) const {
+  MORI_EP_BODY MORI_EP_HD void number(Ctx& ctx, std::int32_t begin) const {
     std::int32_t const world = args.placement.world(), tiles = window_tiles(begin),
                        runs = (tiles + Scratch::kTilesOfRun - 1) / Scratch::kTilesOfRun;
     auto const walk = [&](std::int32_t i, std::uint32_t rows, bool keeps) {
@@ -152,7 +152,7 @@ struct CountExchange {
   //!        that a token names. The counts order what this rank's stream did before this launch (reading the rows of
   //!        the last epoch) before a peer sees this epoch; the others are words that are whole by themselves.
   template <class Ctx>
-  MORI_EP_HD void announce(Ctx& ctx) const {
+  MORI_EP_BODY MORI_EP_HD void announce(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
@@ -186,7 +186,7 @@ struct CountExchange {
   //!        are there, so they need not be whole by themselves. Instead of the blocks, which no far rank hears one by
   //!        one, it is told where its rows are staged.
   template <class Ctx>
-  MORI_EP_HD void announce_far(Ctx& ctx, std::int32_t peer) const {
+  MORI_EP_BODY MORI_EP_HD void announce_far(Ctx& ctx, std::int32_t peer) const {
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     std::uint64_t* const words = args.far_words(peer, epoch);
     by_thread(ctx, world + 1, [&](std::int32_t d) {
@@ -217,7 +217,7 @@ struct CountExchange {
   //! @brief The expert counts when the blocks share the counting, by one warp of each: a tally in this rank's memory,
   //!        and the last block's warp tells the peers. Its arrival acquires what the others tallied before theirs.
   template <class Ctx>
-  MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
+  MORI_EP_BODY MORI_EP_HD void tally_experts(Ctx& ctx, SetState* state) const {
     std::int32_t const experts = args.placement.experts(), local_experts = args.placement.experts_per_rank();
     auto* tally = args.port.peers.template mine<std::uint32_t>(args.set.expert_tally);
     by_lane(ctx, experts + 1, [&](std::int32_t i) {
@@ -260,7 +260,7 @@ struct CountExchange {
   //!        the expert counts, when every block counts, and the blocks of a rank without tokens. False when a peer did
   //!        not come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool hear(Ctx& ctx, bool closing) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool hear(Ctx& ctx, bool closing) const {
     std::int32_t const world = args.placement.world(), me = args.port.peers.rank, counts = world * (world + 1);
     auto* words = args.counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
@@ -302,7 +302,7 @@ struct CountExchange {
 
   //! @brief Acquires the word of every block of this rank, from the `first`-th on, one per thread.
   template <class Ctx>
-  MORI_EP_HD void hear_blocks(Ctx& ctx, std::int32_t first) const {
+  MORI_EP_BODY MORI_EP_HD void hear_blocks(Ctx& ctx, std::int32_t first) const {
     std::int32_t const me = args.port.peers.rank;
     MORI_EP_ROLLED
     for (std::int32_t i = first; i < ctx.blocks(); i += threads(ctx))
@@ -315,7 +315,7 @@ struct CountExchange {
   //! @brief The expert counts of all ranks, into `received`; by thread `first` of `step`. Raises kMissing when a peer
   //!        did not come.
   template <class Ctx>
-  MORI_EP_HD void hear_experts(Ctx& ctx, std::int32_t first, std::int32_t step) const {
+  MORI_EP_BODY MORI_EP_HD void hear_experts(Ctx& ctx, std::int32_t first, std::int32_t step) const {
     std::int32_t const me = args.port.peers.rank, each = args.placement.experts_per_rank() + 1;
     auto* words = args.expert_counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
@@ -337,7 +337,7 @@ struct CountExchange {
  private:
   //! Asks the network to put what far rank `peer` is told, and to say so. By a whole warp.
   template <class Ctx>
-  MORI_EP_HD void tell_far(Ctx& ctx, std::int32_t peer, typename Args::FarWord what) const {
+  MORI_EP_BODY MORI_EP_HD void tell_far(Ctx& ctx, std::int32_t peer, typename Args::FarWord what) const {
     auto const world = static_cast<std::size_t>(args.placement.world()),
                local_experts = static_cast<std::size_t>(args.placement.experts_per_rank()),
                me = static_cast<std::size_t>(args.port.peers.rank), to = static_cast<std::size_t>(peer),
@@ -385,8 +385,8 @@ struct CountExchange {
 
   //! One row for each distinct expert among `ids`, which are ids [from, from + kIdsAtOnce) of token t.
   template <class Ctx>
-  MORI_EP_HD void count_experts(Ctx& ctx, std::int32_t t, std::int32_t from,
-                                const Index (&ids)[Args::kIdsAtOnce]) const {
+  MORI_EP_BODY MORI_EP_HD void count_experts(Ctx& ctx, std::int32_t t, std::int32_t from,
+                                             const Index (&ids)[Args::kIdsAtOnce]) const {
     MORI_EP_UNROLL
     for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k) {
       bool named = ids[k] == static_cast<Index>(routing::kNoExpert);

@@ -95,7 +95,7 @@ struct DispatchKernel {
   using Rows = RowSender<PeerRef, Index, Weighted>;
 
   template <class Ctx>
-  MORI_EP_HD void clear(Ctx& ctx, const Scratch& s) const {
+  MORI_EP_BODY MORI_EP_HD void clear(Ctx& ctx, const Scratch& s) const {
     std::int32_t const world = args.placement.world();
     by_thread(ctx, Scratch::sums(world, args.placement.experts()), [&](std::int32_t i) { s.flags[i] = 0; });
     by_thread(ctx, world, [&](std::int32_t i) { s.table[i] = ctx.load(args.port.peers.bases + i); });
@@ -104,8 +104,8 @@ struct DispatchKernel {
   //! This block's part in the exchange of counts, and in sending. The first blocks tell the peers; the last one, which
   //! closes the dispatch, accounts for what will come.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool send(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state,
-                                     bool closing) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool send(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state,
+                                                  bool closing) const {
     std::int32_t const count = counts.count;
     bool const sending = count > 0, last_warp = ctx.warp() == ctx.warps() - 1;
     if (counts.shared && sending && !counts.hear_votes(ctx)) return false;
@@ -142,14 +142,14 @@ struct DispatchKernel {
 
   //! A block of a rank without tokens has read the epoch, and has no more to say.
   template <class Ctx>
-  MORI_EP_HD void enter(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
+  MORI_EP_BODY MORI_EP_HD void enter(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
     std::int32_t const me = args.port.peers.rank;
     if (thread(ctx) == 0) ctx.signal(args.rows_arrived(s.peers, me, me) + ctx.block(), epoch, 0);
   }
 
   //! Every warp flushes before the block meets: then any of its threads may publish for all.
   template <class Ctx>
-  MORI_EP_HD void publish_rows(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state) const {
+  MORI_EP_BODY MORI_EP_HD void publish_rows(Ctx& ctx, const Scratch& s, const Counts& counts, SetState* state) const {
     ctx.flush_stores();
     ctx.block_sync();
     by_thread(ctx, args.placement.world(), [&](std::int32_t peer) {
@@ -169,7 +169,8 @@ struct DispatchKernel {
   //! The rows staged for far rank d, and what goes beside them, each with a signal of its own: so nothing depends on
   //! the order in which a network carries them. By a whole warp.
   template <class Ctx>
-  MORI_EP_HD void put_rows(Ctx& ctx, const Scratch& s, std::int32_t d, std::uint32_t rows, std::uint32_t epoch) const {
+  MORI_EP_BODY MORI_EP_HD void put_rows(Ctx& ctx, const Scratch& s, std::int32_t d, std::uint32_t rows,
+                                        std::uint32_t epoch) const {
     if (rows == 0) return;
     auto const first = std::int64_t{s.stage[d] - s.shift[d]}, room = args.capacity - first;
     auto const kept = static_cast<std::size_t>(room < 0      ? 0
@@ -200,8 +201,8 @@ struct DispatchKernel {
   //! The last block waits for the rows of every block that sent some, and for the blocks of its own rank (only those,
   //! when only sending); then the dispatch is done and the epoch advances.
   template <class Ctx>
-  MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool sending,
-                         bool ok) const {
+  MORI_EP_BODY MORI_EP_HD void finish(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool sending,
+                                      bool ok) const {
     bool const sends = has(args.halves, Half::send), receives = has(args.halves, Half::recv);
     if (ok) {
       if (!sends) recall_senders(ctx, s);
@@ -221,7 +222,7 @@ struct DispatchKernel {
   }
 
   template <class Ctx>
-  MORI_EP_HD void recall_senders(Ctx& ctx, const Scratch& s) const {
+  MORI_EP_BODY MORI_EP_HD void recall_senders(Ctx& ctx, const Scratch& s) const {
     auto* kept = args.port.peers.template mine<std::uint32_t>(args.set.senders);
     by_thread(ctx, args.placement.world(),
               [&](std::int32_t source) { s.rows[source] = s.blocks[source] = ctx.load(kept + source); });
@@ -230,7 +231,8 @@ struct DispatchKernel {
 
   //! Thread i takes the i-th word of all sources' words laid end to end.
   template <class Ctx>
-  MORI_EP_HD void await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool sending, bool of_all) const {
+  MORI_EP_BODY MORI_EP_HD void await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool sending,
+                                          bool of_all) const {
     std::int32_t const me = args.port.peers.rank;
     std::int32_t const first = of_all ? 0 : me, end = of_all ? args.placement.world() : me + 1;
     auto at = static_cast<std::uint32_t>(thread(ctx));
@@ -256,8 +258,8 @@ struct DispatchKernel {
   //! What this rank receives, in all and by expert, and from how many blocks: known before the rows are there. By
   //! thread `first` of `step`.
   template <class Ctx>
-  MORI_EP_HD void account(Ctx& ctx, const Scratch& s, SetState* state, std::int32_t count, std::int32_t first,
-                          std::int32_t step) const {
+  MORI_EP_BODY MORI_EP_HD void account(Ctx& ctx, const Scratch& s, SetState* state, std::int32_t count,
+                                       std::int32_t first, std::int32_t step) const {
     std::int64_t const total = s.flags[Scratch::kReceived], kept = total < args.capacity ? total : args.capacity;
     if (first == 0) {
       ctx.store(&state->totals, routing::RecvTotals{static_cast<std::int32_t>(kept), 0, total, total - kept,
@@ -286,14 +288,14 @@ struct DispatchKernel {
   }
 
   template <class Ctx>
-  MORI_EP_HD bool dropped(Ctx& ctx, const Scratch& s, SetState* state) const {
+  MORI_EP_BODY MORI_EP_HD bool dropped(Ctx& ctx, const Scratch& s, SetState* state) const {
     if (has(args.halves, Half::send)) return s.flags[Scratch::kReceived] > static_cast<std::uint32_t>(args.capacity);
     return ctx.load(&state->totals.dropped) != 0;
   }
 
   //! Rows were dropped, so the sources' expert counts are too high: counts the rows that are here.
   template <class Ctx>
-  MORI_EP_HD void recount_experts(Ctx& ctx, SetState* state) const {
+  MORI_EP_BODY MORI_EP_HD void recount_experts(Ctx& ctx, SetState* state) const {
     std::int32_t const rows = ctx.load(&state->totals.recv_count), local_experts = args.placement.experts_per_rank();
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     const Index* recv_ids = args.port.peers.template mine<Index>(args.set.recv_ids);
@@ -315,7 +317,7 @@ struct DispatchKernel {
 
   //! After a fault nobody may take stale rows for fresh ones.
   template <class Ctx>
-  MORI_EP_HD void forget_rows(Ctx& ctx, SetState* state) const {
+  MORI_EP_BODY MORI_EP_HD void forget_rows(Ctx& ctx, SetState* state) const {
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     if (ctx.lane() == 0) ctx.store(&state->totals.recv_count, 0);
     by_lane(ctx, args.placement.experts_per_rank(), [&](std::int32_t e) { ctx.store(expert_count + e, 0); });

@@ -31,7 +31,7 @@ struct RowSender {
 
   //! @brief Who moves what: more parts and more warps when there are few rows. Then this warp's first part.
   template <class Ctx>
-  MORI_EP_HD void share_out(Ctx& ctx) {
+  MORI_EP_BODY MORI_EP_HD void share_out(Ctx& ctx) {
     std::int32_t const most = Ctx::most_row_parts(args.row_bytes);
     parts = Ctx::row_parts(args.row_bytes);
     while (2 * parts <= most && 2 * count * parts <= ctx.warps() * by_number(ctx)) parts *= 2;
@@ -48,14 +48,14 @@ struct RowSender {
 
   //! @brief Brings this warp's part nearer, if it is one of this window.
   template <class Ctx>
-  MORI_EP_HD void prefetch(Ctx& ctx) const {
+  MORI_EP_BODY MORI_EP_HD void prefetch(Ctx& ctx) const {
     std::int32_t const t = quotient(unit, parts);
     if (t < end) ctx.prefetch_row(args.row_of(t), args.row_bytes, unit - t * parts, parts);
   }
 
   //! @brief This warp's share of the window's rows, and of what travels beside them.
   template <class Ctx>
-  MORI_EP_HD void send(Ctx& ctx) {
+  MORI_EP_BODY MORI_EP_HD void send(Ctx& ctx) {
     std::int32_t const tellers = Ctx::telling_warps(ctx.warps()), first = ctx.warp() - (ctx.warps() - tellers);
     if (first >= 0) send_beside(ctx, ctx.block() + ctx.blocks() * first, ctx.blocks() * tellers);
     MORI_EP_ROLLED
@@ -73,23 +73,23 @@ struct RowSender {
  private:
   //! The blocks that have first parts by number: those that neither tell peers nor close, if there are any.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::int32_t first_numbered(Ctx& ctx) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t first_numbered(Ctx& ctx) const {
     return ctx.blocks() - 1 > args.placement.world() ? args.placement.world() : 0;
   }
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::int32_t by_number(Ctx& ctx) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t by_number(Ctx& ctx) const {
     return ctx.blocks() - 1 - first_numbered(ctx);
   }
   //! The parts that are a warp's by number come before those that are drawn.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::int32_t unit_of(Ctx& ctx, std::uint32_t drawn_now) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t unit_of(Ctx& ctx, std::uint32_t drawn_now) const {
     return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + movers * by_number(ctx);
   }
 
   //! Where the copies of token t go, a rank per lane, in ascending order: fills `targets`, and the ticket's list when
   //! `keeps`. How many there are, without those that find no room.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_HD std::int32_t place(Ctx& ctx, std::int32_t t, bool keeps) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t place(Ctx& ctx, std::int32_t t, bool keeps) const {
     std::int32_t const world = args.placement.world(), tile = quotient(t - begin, Scratch::kTile) * world,
                        bit = (t - begin) % Scratch::kTile;
     std::size_t const list = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.routes_per_token);
@@ -131,7 +131,7 @@ struct RowSender {
   }
   //! The token's weights over its experts on `rank`.
   template <class Ctx>
-  MORI_EP_HD float weight_of(Ctx& ctx, std::int32_t t, std::int32_t rank) const {
+  MORI_EP_BODY MORI_EP_HD float weight_of(Ctx& ctx, std::int32_t t, std::int32_t rank) const {
     float sum = 0;
     MORI_EP_ROLLED
     for (std::int32_t i = 0; args.weights != nullptr && i < args.topk; ++i)
@@ -142,7 +142,7 @@ struct RowSender {
   //! What travels beside the rows, by warp `first` of `step`: a tile of tokens and a rank at a time, whose rows lie
   //! side by side there, and the ticket's copy of a tile.
   template <class Ctx>
-  MORI_EP_HD void send_beside(Ctx& ctx, std::int32_t first, std::int32_t step) const {
+  MORI_EP_BODY MORI_EP_HD void send_beside(Ctx& ctx, std::int32_t first, std::int32_t step) const {
     std::int32_t const each = args.placement.world() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;
     MORI_EP_ROLLED
     for (std::int32_t i = first; i < tiles * each; i += step) {
@@ -156,7 +156,7 @@ struct RowSender {
 
   //! What rank d gets beside the rows of a tile: source positions, ids, weights, scales.
   template <class Ctx>
-  MORI_EP_HD void tell(Ctx& ctx, std::int32_t tile, std::int32_t d) const {
+  MORI_EP_BODY MORI_EP_HD void tell(Ctx& ctx, std::int32_t tile, std::int32_t d) const {
     std::int32_t const place = tile * args.placement.world() + d;
     std::uint32_t const votes = s.votes[place];
     std::int64_t const row = std::int64_t{s.before[d]} + s.first[place], room = args.capacity - row;
@@ -182,7 +182,7 @@ struct RowSender {
     ctx.warp_sync();  // all have done with these tokens
   }
   template <class Ctx>
-  MORI_EP_HD void tell_scales(Ctx& ctx, std::byte* to, std::int32_t copies) const {
+  MORI_EP_BODY MORI_EP_HD void tell_scales(Ctx& ctx, std::byte* to, std::int32_t copies) const {
     using Word = std::uint32_t;
     if ((reinterpret_cast<std::uintptr_t>(args.scales) | args.scales_stride | args.scale_bytes) % sizeof(Word) == 0)
       ctx.pack(reinterpret_cast<Word*>(to), copies, static_cast<std::int32_t>(args.scale_bytes / sizeof(Word)),
@@ -194,7 +194,7 @@ struct RowSender {
 
   //! The ids and weights of the tile that begins at token t, for replay.
   template <class Ctx>
-  MORI_EP_HD void keep_routing(Ctx& ctx, std::int32_t t) const {
+  MORI_EP_BODY MORI_EP_HD void keep_routing(Ctx& ctx, std::int32_t t) const {
     std::int32_t const tokens = end - t < Scratch::kTile ? end - t : Scratch::kTile;
     std::size_t const at = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.topk);
     ctx.pack(args.port.peers.template mine<Index>(args.set.sent_ids) + at, tokens, args.topk,
