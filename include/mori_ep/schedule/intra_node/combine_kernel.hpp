@@ -99,7 +99,7 @@ struct CombineKernel {
   };
 
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD Scratch carve(Ctx& ctx) const {
+  MORI_EP_HD Scratch carve(Ctx& ctx) const {
     auto const k = static_cast<std::size_t>(topk), warps = static_cast<std::size_t>(ctx.warps()),
                warp = static_cast<std::size_t>(ctx.warp());
     Scratch s;
@@ -119,8 +119,7 @@ struct CombineKernel {
   }
   //! Puts this rank's rows where peers can read them and says so.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch,
-                                     bool stopped) const {
+  MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
     if (x == nullptr && weights == nullptr && weights_out == nullptr) {
       // Zero-copy: the launch before wrote the rows, and the start of this one orders them.
       MORI_EP_ROLLED
@@ -152,7 +151,7 @@ struct CombineKernel {
   }
   //! Sends far ranks the rows of their tokens, which lie side by side, and says so. By a whole warp.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void offer_far(Ctx& ctx, std::uint32_t epoch) const {
+  MORI_EP_HD void offer_far(Ctx& ctx, std::uint32_t epoch) const {
     MORI_EP_ROLLED
     for (std::int32_t peer = 0; peer < port.peers.world; ++peer) {
       if (!reaches_far(peer)) continue;
@@ -178,7 +177,7 @@ struct CombineKernel {
 
   //! Copies the caller's rows into the registered buffer.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void stage(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
+  MORI_EP_HD void stage(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
     std::int32_t const rows = ctx.load(&state->totals.recv_count);
     // Weights that are asked for must be sent by whoever has rows.
     bool const short_x = x != nullptr && x_rows < rows;
@@ -207,7 +206,7 @@ struct CombineKernel {
 
   //! Acquires every peer's rows. False when a peer did not come.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
+  MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
     MORI_EP_ROLLED
     for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx)) {
@@ -222,8 +221,8 @@ struct CombineKernel {
 
   //! What comes back from a near peer is there when it says so; from a far one it comes in parts.
   template <class Ctx>
-  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool await_peer(Ctx& ctx, std::uint64_t* ready, std::uint32_t epoch,
-                                                        std::int32_t peer) const {
+  [[nodiscard]] MORI_EP_HD bool await_peer(Ctx& ctx, std::uint64_t* ready, std::uint32_t epoch,
+                                           std::int32_t peer) const {
     if constexpr (PeerRef::kFar)
       if (reaches_far(peer)) {
         auto* parts = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
@@ -262,7 +261,7 @@ struct CombineKernel {
 
   //! Looks up where the rows of token t are, one per lane.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD Sources locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
+  MORI_EP_HD Sources locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
     bool const grouped = ranks_per_group < port.peers.world;
     Sources sources;
     ctx.warp_sync();
@@ -286,8 +285,8 @@ struct CombineKernel {
   }
 
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void reduce_token(Ctx& ctx, const Scratch& s, std::int32_t t, const Sources& sources,
-                                            const WarpShare& share) const {
+  MORI_EP_HD void reduce_token(Ctx& ctx, const Scratch& s, std::int32_t t, const Sources& sources,
+                               const WarpShare& share) const {
     auto const token = static_cast<std::size_t>(t);
     std::byte* out = y + token * y_stride;
     if (sources.count == 0)
@@ -303,8 +302,8 @@ struct CombineKernel {
 
   //! Weight k of one token, summed as its row is: node by node, in ascending rank order.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD float reduce_weight(Ctx& ctx, const routing::RouteEntry* routes, const Sources& sources,
-                                              std::int32_t k) const {
+  MORI_EP_HD float reduce_weight(Ctx& ctx, const routing::RouteEntry* routes, const Sources& sources,
+                                 std::int32_t k) const {
     float total = 0, group = 0;
     bool closed = false;
     MORI_EP_ROLLED
