@@ -504,7 +504,8 @@ class Runner {
   [[nodiscard]] Status initialise() noexcept {
     Status status;
     auto const put = [&](comm::Region region, const auto& values) {
-      if (status.ok()) status = Exec::copy(at<std::byte>(region), values.data(), values.size() * sizeof(values[0]));
+      if (status.ok() && values.size() != 0)
+        status = Exec::copy(at<std::byte>(region), values.data(), values.size() * sizeof(values[0]));
     };
     std::vector<std::byte*> bases, board_bases;
     for (int r = 0; r < comm_.world(); ++r) {
