@@ -92,7 +92,7 @@ struct Host {
   static int ordinal() noexcept { return 0; }
   static std::uint64_t reachable() noexcept { return ~std::uint64_t{0}; }
   static Status copy(void* dst, const void* src, std::size_t bytes) noexcept {
-    std::memcpy(dst, src, bytes);
+    if (bytes != 0) std::memcpy(dst, src, bytes);
     return {};
   }
 };
