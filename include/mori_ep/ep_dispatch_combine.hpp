@@ -171,8 +171,7 @@ class EpDispatchCombine {
     ticket = Ticket{};
     return {};
   }
-  //! @brief The first half: stages this rank's rows and tells the peers. Give `combine_recv` the same inputs. Between nodes
-  //!        it must follow: no ticket is dropped in between, or rows on their way may meet the next combine's.
+  //! @brief The first half: stages this rank's rows and tells the peers. Give `combine_recv` the same inputs.
   Status combine_send(Ticket& ticket, const CombineInputs& in, StreamRef stream) noexcept {
     if (Status s = combine_half(ticket, in, Stage::received, Half::send, stream); !s.ok()) return s;
     ledger_->advance(ticket.set_, ticket.serial_, Stage::combining);

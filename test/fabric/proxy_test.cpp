@@ -34,6 +34,9 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+//! What this test's kernels are told of a fault: not zero, and by it the request.
+std::uint64_t notice_of(const fabric::WorkId& id) { return id.packed() | std::uint64_t{1} << 63; }
+
 constexpr int kRuns = 4;             // at most, from a rank to a rank in a round
 constexpr std::uint64_t kRun = 256;  // bytes of a run, at most
 
@@ -173,8 +176,7 @@ struct Notices {
   }
   [[nodiscard]] fabric::OnFault on_fault() {
     return [this](const Fault& fault) {
-      std::atomic_ref<std::uint64_t>(words[fault.id.peer])
-          .store(fabric::fault_word(fault.id), std::memory_order_release);
+      std::atomic_ref<std::uint64_t>(words[fault.id.peer]).store(notice_of(fault.id), std::memory_order_release);
     };
   }
 };
@@ -313,7 +315,7 @@ TEST_CASE("a kernel that waits hears of a peer that vanished, and the others go 
   REQUIRE(waited.fault_rank == kGone);
   REQUIRE(took >= milliseconds(30));
   REQUIRE(took < std::chrono::seconds(10));
-  REQUIRE(notices.words[kGone] == fabric::fault_word({.operation = Operation::put_signal, .peer = kGone, .epoch = 41}));
+  REQUIRE(notices.words[kGone] == notice_of({.operation = Operation::put_signal, .peer = kGone, .epoch = 41}));
   REQUIRE(late_ends == 1);
   REQUIRE(net.word(1, 8) == exec::signal_word(41, 0));
   REQUIRE(net.word(kGone, 8) == 0);

@@ -91,6 +91,21 @@ TEST_CASE("a node that is told to reduce as nodes do gives the same bits") {
   }
 }
 
+TEST_CASE("a ticket that is dropped once its combine is on its way does the next one no harm") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Rng rng(mix(seed, 78));
+    Plan plan = uneven_plan(kOperators[seed % 8], 3, rng.in(1, 2), 0, rng);
+    plan.setup.loopback = rough(rng);
+    plan.setup.loopback.most_delay = milliseconds(2);
+    for (int call = 0; call < 3; ++call)
+      plan.steps.insert(
+          plan.steps.end(),
+          {{Step::dispatch, call}, {Step::combine_send, call}, {call == 1 ? Step::combine_recv : Step::drop, call}});
+    INFO("seed " << seed);
+    REQUIRE(play_between_nodes(plan) == "");
+  }
+}
+
 namespace {
 
 //! Rounds until a fault; what `rank` was told, and after how long from the round's beginning.

@@ -30,13 +30,6 @@ std::string play_between_nodes(const Plan& plan, std::vector<std::uint64_t>* has
                   .early_one_in = rng.one_in(2) ? 3 : 0,
                   .duplicate_one_in = rng.one_in(2) ? 2 : 0,
                   .full_one_in = rng.one_in(2) ? 3 : 0};
-  // Between nodes a ticket is not dropped once its combine has been sent (EpDispatchCombine::combine_send).
-  std::vector<bool> sent(plan.calls.size(), false);
-  for (Step& step : networked.steps) {
-    auto const call = static_cast<std::size_t>(step.call);
-    if (step.kind == Step::combine_send) sent[call] = true;
-    if (step.kind == Step::drop && sent[call]) step.kind = Step::combine_recv;
-  }
   return play_with<NetworkOp>(networked, hashes);
 }
 

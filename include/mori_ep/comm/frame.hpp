@@ -233,9 +233,7 @@ struct Refusal {
         e.value = 0;
         e.limit = Error::kNoLimit;
         e.hint =
-            "Another job answers there: give every rank the unique id that this job's rank 0 made, or the same name of "
-            "the "
-            "job (TcpOptions::job).";
+            "Another job answers there: give every rank this job's unique id, or this job's name (TcpOptions::job).";
         break;
       case Reason::world:
         e.code = Errc::config_mismatch;

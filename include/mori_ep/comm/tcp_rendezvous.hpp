@@ -77,18 +77,20 @@ class TcpRoot {
   //! @brief Listens at all of the given addresses that are this host's: for ranks that were given the same, and the name
   //!        of the job for a key. An error when one of them is taken: others would find who holds it.
   static Result<TcpRoot> open(std::span<const SocketAddress> addresses, const TcpOptions& options) {
-    Result<TcpRoot> root = Error{.code = Errc::invalid_argument};
+    std::vector<Fd> listeners;
+    Status elsewhere;
     for (const SocketAddress& address : addresses) {
       auto listener = listen_at(address, 4096);
-      bool const elsewhere = !listener.ok() && listener.error().value == EADDRNOTAVAIL;
-      if (!listener.ok() && (!elsewhere || (&address == &addresses.back() && !root.ok()))) return listener.status();
-      if (elsewhere) continue;
-      if (root.ok())
-        root->listeners_.push_back(std::move(*listener));
+      if (listener.ok())
+        listeners.push_back(std::move(*listener));
+      else if (listener.error().value == EADDRNOTAVAIL)
+        elsewhere = listener.status();
       else
-        (void)(root = of(std::move(*listener)));
-      if (!root.ok()) return root;
+        return listener.status();
     }
+    if (listeners.empty()) return elsewhere;
+    auto root = of(std::move(listeners));
+    if (!root.ok()) return root;
     root->asks_ = key_of(options.job);
     return root;
   }
@@ -119,13 +121,16 @@ class TcpRoot {
   friend class TcpJoin;
   static Result<TcpRoot> open_at(const SocketAddress& address) {
     auto listener = listen_at(address, 4096);
-    return listener.ok() ? of(std::move(*listener)) : listener.status();
+    if (!listener.ok()) return listener.status();
+    std::vector<Fd> listeners;
+    listeners.push_back(std::move(*listener));
+    return of(std::move(listeners));
   }
-  static Result<TcpRoot> of(Fd listener) {
+  static Result<TcpRoot> of(std::vector<Fd> listeners) {
     TcpRoot root;
-    auto bound = SocketAddress::of(listener);
+    auto bound = SocketAddress::of(listeners.front());
     if (!bound.ok()) return bound.status();
-    root.listeners_.push_back(std::move(listener));
+    root.listeners_ = std::move(listeners);
     root.address_ = *bound;
     if (Status s = draw(root.key_); !s.ok()) return s;
     root.asks_ = root.key_;

@@ -17,7 +17,8 @@ namespace mori_ep::exec::memory_file {
 
 inline constexpr std::size_t kHugePage = std::size_t{1} << 21;
 
-//! @brief Maps the first `bytes` of a file that has as many, from a multiple of kHugePage on where one would fit; nullptr when it cannot.
+//! @brief Maps the first `bytes` of a file that has as many, from a multiple of kHugePage on where one would fit; nullptr
+//!        when it cannot.
 [[nodiscard]] inline std::byte* map(int fd, std::size_t bytes) noexcept {
   struct stat file;
   // Pages past a file's end cannot be touched.

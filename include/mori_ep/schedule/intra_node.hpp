@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -281,9 +282,9 @@ class Runner {
     return {};
   }
 
-  //! @brief Collective among `members`, all ranks that are left or some of them: their kernels have ended, then signals,
-  //!        states and faults start anew. Only members that may go on. Fewer than before move to new arenas, since nobody knows what a rank that is
-  //!        left out may still write to the old ones.
+  //! @brief Collective among `members`, all ranks that are left or some of them, which may_go_on() with each other: their
+  //!        kernels have ended, then signals, states and faults start anew. Fewer than before move to new arenas, since
+  //!        nobody knows what a rank that is left out may still write to the old ones.
   Status recover(std::span<const int> members, StreamRef stream) noexcept {
     if (Status s = Exec::synchronize(stream); !s.ok()) return s;
     if constexpr (Exec::kFreeWaits) Exec::drain();  // the other sets' streams
@@ -348,36 +349,46 @@ class Runner {
 
   //! The ranks that load and store reach, this one among them.
   [[nodiscard]] static std::vector<int> near_ranks(const comm::Communicator& comm) {
-    auto const [begin, end] = Transport::near(comm.rank(), comm.world(), comm.gpu_per_node());
-    std::vector<int> ranks(static_cast<std::size_t>(end - begin));
-    std::iota(ranks.begin(), ranks.end(), begin);
+    transport::NearRanks const near = Transport::near(comm.rank(), comm.world(), comm.gpu_per_node());
+    std::vector<int> ranks(static_cast<std::size_t>(near.end - near.begin));
+    std::iota(ranks.begin(), ranks.end(), near.begin);
     return ranks;
   }
   //! Collective: the network between the arenas, if there is one.
   Status connect() noexcept {
-    auto* record = board_at<FaultRecord>(board_layout_.record);
-    auto* notices = board_at<std::uint64_t>(board_layout_.notices);
-    auto link = Link::connect(
-        comm_, Transport::near(comm_.rank(), comm_.world(), comm_.gpu_per_node()),
-        transport::Ends{
-            .arena = {arenas_.base(), layout_.bytes},
-            .board = {boards_.base(), board_layout_.bytes},
-            .owner = std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
-                arenas_.owner(), boards_.owner()),
-            .fault =
-                [record] {
-                  bool const failed = std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0;
-                  return failed ? fault_word(static_cast<Phase>(record->phase), record->peer) : 0;
-                },
-            .notices = board_layout_.notices.offset,
-            .lost =
-                [notices](int peer) {
-                  std::atomic_ref(notices[peer]).store(fault_word(Phase::none, peer), std::memory_order_release);
-                }},
-        options_);
+    auto link =
+        Link::connect(comm_,
+                      transport::Ends{.near = Transport::near(comm_.rank(), comm_.world(), comm_.gpu_per_node()),
+                                      .arena = {arenas_.base(), layout_.bytes},
+                                      .board = {boards_.base(), board_layout_.bytes},
+                                      .owner = std::make_shared<std::array<std::shared_ptr<const void>, 2>>(
+                                          std::array{arenas_.owner(), boards_.owner()}),
+                                      .fault = [this] { return own_fault_word(); },
+                                      .notices = board_layout_.notices.offset,
+                                      .lost = [this](int peer) { return note_lost(peer); }},
+                      options_);
     if (!link.ok()) return link.status();
     link_.emplace(std::move(*link));
     return {};
+  }
+  //! For a thread of the network: what this rank's kernels have met, as peers are told it; 0 while nothing.
+  [[nodiscard]] std::uint64_t own_fault_word() const noexcept {
+    auto* record = board_at<FaultRecord>(board_layout_.record);
+    bool const failed = std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0;
+    return failed ? fault_word(static_cast<Phase>(record->phase), record->peer) : 0;
+  }
+  //! For a thread of the network, which has lost a peer: this rank's waits end as if the peer had told so, and near ranks
+  //! hear of it from this rank, as far ones do. What far ones are told.
+  std::uint64_t note_lost(int peer) noexcept {
+    std::uint64_t const word = fault_word(Phase::none, peer);
+    auto const note = [&](int at, int from) {
+      auto* notices = board_layout_.notices.template in<std::uint64_t>(boards_.base_of(at));
+      std::atomic_ref(notices[from]).store(word, std::memory_order_release);
+    };
+    note(comm_.rank(), peer);
+    for (int near : near_ranks(comm_))
+      if (near != comm_.rank()) note(near, comm_.rank());
+    return word;
   }
 
   Status move_to_new_arenas(std::span<const int> members) noexcept {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
@@ -28,13 +29,13 @@ struct NetworkedRef {
   std::byte* own = nullptr;
   std::int32_t rank = 0;
   std::int32_t world = 1;
-  std::int32_t near_begin = 0, near_end = 1;  //!< the ranks that load and store reach
+  NearRanks near;
   fabric::CommandRingRef ring;
 
-  [[nodiscard]] MORI_EP_HD bool is_far(int peer) const noexcept { return peer < near_begin || peer >= near_end; }
-  [[nodiscard]] MORI_EP_HD NetworkedRef with_table(std::byte* const* near) const noexcept {
+  [[nodiscard]] MORI_EP_HD bool is_far(int peer) const noexcept { return !near.has(peer); }
+  [[nodiscard]] MORI_EP_HD NetworkedRef with_table(std::byte* const* table) const noexcept {
     NetworkedRef ref = *this;
-    ref.bases = near;
+    ref.bases = table;
     return ref;
   }
   template <class T>
@@ -59,20 +60,26 @@ class NetworkLink {
  public:
   using Options = typename F::Options;
 
-  //! @brief Collective. `near`: the ranks that this one reaches without a network.
-  static Result<NetworkLink> connect(const comm::Communicator& comm, std::pair<int, int> near, Ends ends,
-                                     const Options& options) {
+  //! @brief Collective. An error of one rank is the error of all.
+  static Result<NetworkLink> connect(const comm::Communicator& comm, Ends ends, const Options& options) {
     auto fabric = F::connect(comm, ends.arena, ends.board, ends.owner, options);
     if (!fabric.ok()) return fabric.status();
     auto ring = fabric::CommandRing<Exec>::create(kCommands);
     auto host_ring = fabric::CommandRing<exec::Host>::create(
         static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(comm.world()))));
-    Status const here = ring.ok() ? host_ring.status() : ring.status();
-    if (Status s = comm.barrier(); !s.ok()) return s;
-    if (!here.ok()) return here;
+    Error const here = ring.ok() ? host_ring.error() : ring.error();
+    std::vector<Error> all(static_cast<std::size_t>(comm.world()));
+    if (Status s = comm.all_gather(&here, all.data(), sizeof(here)); !s.ok()) return s;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank].code != Errc::ok)
+        return Error{.code = all[rank].code,
+                     .phase = Phase::create,
+                     .rank = static_cast<int>(rank),
+                     .field = "command ring",
+                     .value = all[rank].value,
+                     .hint = "That rank has no memory for it: free some."};
     NetworkLink link;
-    link.state_ =
-        std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends), near);
+    link.state_ = std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends));
     return Result<NetworkLink>(std::move(link));
   }
 
@@ -83,7 +90,6 @@ class NetworkLink {
       if (Status s = state_->proxy.status(peer); !s.ok()) return s;
     return {};
   }
-  [[nodiscard]] const fabric::Counters& counters(int peer) const noexcept { return state_->fabric.counters(peer); }
 
  private:
   static constexpr std::int64_t kCommands = 1 << 10;
@@ -94,29 +100,25 @@ class NetworkLink {
     fabric::CommandRing<exec::Host> host_ring;
     fabric::CommandWriter host;
     Ends ends;
-    std::pair<int, int> near;
     bool told = false;
     fabric::Proxy<F> proxy;  // last: it ends first
 
-    State(F&& f, fabric::CommandRing<Exec>&& kernels, fabric::CommandRing<exec::Host>&& own, Ends&& e,
-          std::pair<int, int> reached)
+    State(F&& f, fabric::CommandRing<Exec>&& kernels, fabric::CommandRing<exec::Host>&& own, Ends&& e)
         : fabric(std::move(f)),
           ring(std::move(kernels)),
           host_ring(std::move(own)),
           host(host_ring.writer()),
           ends(std::move(e)),
-          near(reached),
           proxy(fabric, {ring.reader(), host_ring.reader()},
-                {.on_fault = [this](const fabric::Fault& fault) { ends.lost(fault.id.peer); },
-                 .each_round = [this] { tell_fault(); }}) {}
+                {.on_fault = [this](const fabric::Fault& fault) { tell_far(ends.lost(fault.id.peer)); },
+                 .each_round = [this] { tell_far(told ? 0 : ends.fault()); }}) {}
 
-    //! Kernels tell near ranks themselves.
-    void tell_fault() {
-      std::uint64_t const fault = told ? 0 : ends.fault();
-      if (fault == 0) return;
+    //! Once, what has become of this rank: kernels tell near ranks themselves. The ring has room for every rank.
+    void tell_far(std::uint64_t fault) {
+      if (told || fault == 0) return;
       told = true;
       for (int peer = 0; peer < fabric.world(); ++peer)
-        if (peer < near.first || peer >= near.second)
+        if (!ends.near.has(peer))
           (void)host.push(
               {.id = {.operation = fabric::Operation::signal,
                       .peer = static_cast<std::uint16_t>(peer),
@@ -140,21 +142,20 @@ struct Networked {
   template <class Exec>
   using Link = NetworkLink<F, Exec>;
 
-  //! @brief The ranks that load and store reach from `rank`: [begin, end).
-  [[nodiscard]] static constexpr std::pair<int, int> near(int rank, int world, int gpu_per_node) noexcept {
+  //! @brief The ranks that load and store reach from `rank`.
+  [[nodiscard]] static constexpr NearRanks near(int rank, int world, int gpu_per_node) noexcept {
     if (!kNodeIsNear) return {rank, rank + 1};
     int const begin = rank / gpu_per_node * gpu_per_node;
     return {begin, begin + gpu_per_node < world ? begin + gpu_per_node : world};
   }
   //! @brief How many ranks a rank may have that only the network reaches, at most.
   [[nodiscard]] static constexpr int far_ranks(int world, int gpu_per_node) noexcept {
-    auto const [begin, end] = near(world - 1, world, gpu_per_node);  // the last node may be smaller
-    return world - (end - begin);
+    NearRanks const fewest = near(world - 1, world, gpu_per_node);  // the last node may be smaller
+    return world - (fewest.end - fewest.begin);
   }
   [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
                                const fabric::CommandRingRef& ring) noexcept {
-    auto const [begin, end] = near(comm.rank(), comm.world(), comm.gpu_per_node());
-    return {bases, own, comm.rank(), comm.world(), begin, end, ring};
+    return {bases, own, comm.rank(), comm.world(), near(comm.rank(), comm.world(), comm.gpu_per_node()), ring};
   }
 };
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
@@ -65,14 +64,12 @@ struct Xgmi {
   //! @brief Nothing to be done on the host.
   template <class Exec>
   struct Link {
-    static Result<Link> connect(const comm::Communicator&, std::pair<int, int>, const Ends&, const Options&) noexcept {
-      return Link{};
-    }
+    static Result<Link> connect(const comm::Communicator&, const Ends&, const Options&) noexcept { return Link{}; }
     [[nodiscard]] Nothing ring() const noexcept { return {}; }
     [[nodiscard]] Status status() const noexcept { return {}; }
   };
 
-  [[nodiscard]] static constexpr std::pair<int, int> near(int, int world, int) noexcept { return {0, world}; }
+  [[nodiscard]] static constexpr NearRanks near(int, int world, int) noexcept { return {0, world}; }
   [[nodiscard]] static constexpr int far_ranks(int, int) noexcept { return 0; }
   [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
                                Nothing) noexcept {

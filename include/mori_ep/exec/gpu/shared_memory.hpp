@@ -113,7 +113,7 @@ class Driver {
   return prop;
 }
 
-//! @brief `bytes` in whole pages of the device that has the largest: the same for everyone who maps.
+//! @brief `bytes` in whole pages of the visible device that has the largest: devices of one kind have pages of one size.
 [[nodiscard]] inline std::size_t whole_pages(const Driver& driver, std::size_t bytes) noexcept {
   int devices = 0;
   (void)cudaGetDeviceCount(&devices);

@@ -32,12 +32,6 @@ struct Fault {
 //!        ended. Once for each peer.
 using OnFault = std::function<void(const Fault&)>;
 
-//! @brief A nonzero word for whoever waits (exec::WaitLimits::peer_words): bit 63, the operation, the peer, the epoch.
-constexpr std::uint64_t fault_word(const WorkId& id) noexcept {
-  return std::uint64_t{1} << 63 | std::uint64_t{static_cast<std::uint8_t>(id.operation)} << 48 |
-         std::uint64_t{id.peer} << 32 | id.epoch;
-}
-
 namespace proxy {
 
 //! @brief What a proxy does, without its thread.

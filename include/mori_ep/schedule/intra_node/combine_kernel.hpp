@@ -9,7 +9,8 @@
 //!  3. A far source s cannot pull: d asks the network to put the rows of s's tokens, which lie side by side, to s's
 //!     arena, and s acquires far.ready of n, a word for each run. The network has read d's rows then, so 2 holds as it
 //!     stands; and d puts there again in combine n + 1, after its dispatch n + 1 has heard s's counts of n + 1, which s
-//!     publishes in a stream that has finished combine n.
+//!     publishes in a stream that has finished combine n. A ticket may be dropped between its two halves: then it is
+//!     dispatch n + 1 of s that acquires far.ready of n from d, before it tells d its counts (announce_far).
 #pragma once
 
 #include <cstddef>
@@ -125,9 +126,9 @@ struct CombineKernel {
       MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
-        if (!reaches_far(peer)) ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
+        if (!port.reaches_far(peer)) ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
       if constexpr (PeerRef::kFar)
-        if (ctx.block() == 0 && ctx.warp() == 0 && !stopped) offer_far(ctx, epoch);
+        if (ctx.block() == 0 && ctx.warp() == 0 && !stopped) offer_far(ctx, state, epoch);
       return;
     }
     if (!stopped) stage(ctx, state, epoch);
@@ -139,36 +140,28 @@ struct CombineKernel {
       s.flags[kOffers] = 1;
       MORI_EP_ROLLED
       for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
-        if (!reaches_far(peer)) ctx.signal(tell_ready(s, peer), epoch, 0);
+        if (!port.reaches_far(peer)) ctx.signal(tell_ready(s, peer), epoch, 0);
     }
     if constexpr (PeerRef::kFar) {
       ctx.block_sync();
-      if (s.flags[kOffers] != 0 && ctx.warp() == 0) offer_far(ctx, epoch);
+      if (s.flags[kOffers] != 0 && ctx.warp() == 0) offer_far(ctx, state, epoch);
     }
-  }
-  [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const {
-    return port.peers.is_far(rank) && !port.left_out(rank);
   }
   //! Sends far ranks the rows of their tokens, which lie side by side, and says so. By a whole warp.
   template <class Ctx>
-  MORI_EP_HD void offer_far(Ctx& ctx, std::uint32_t epoch) const {
+  MORI_EP_HD void offer_far(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
+    if (ctx.lane() == 0) ctx.store(&state->combine_sent, epoch);
     MORI_EP_ROLLED
     for (std::int32_t peer = 0; peer < port.peers.world; ++peer) {
-      if (!reaches_far(peer)) continue;
+      if (!port.reaches_far(peer)) continue;
       FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(far.places) + peer);
       std::size_t word = static_cast<std::size_t>(port.peers.rank) * kFarReturns;
       auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
-        bool const some = place.rows != 0 && width != 0;
-        port.ask(ctx,
-                 {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
-                         .peer = static_cast<std::uint16_t>(peer),
-                         .epoch = epoch},
-                  .local_offset = some ? from.offset + static_cast<std::size_t>(place.first) * width : 0,
-                  .remote_offset = some ? to.offset + place.there * width : 0,
-                  .bytes = some ? static_cast<std::size_t>(place.rows) * width : 0,
-                  .signal_offset = far.ready.offset + word++ * sizeof(std::uint64_t),
-                  .signal = exec::signal_word(epoch, 0)},
-                 Phase::combine_ready);
+        port.put_far(ctx, peer,
+                     {.from = from.offset + static_cast<std::size_t>(place.first) * width,
+                      .there = to.offset + place.there * width,
+                      .bytes = static_cast<std::size_t>(place.rows) * width},
+                     far.ready.offset + word++ * sizeof(std::uint64_t), epoch, Phase::combine_ready);
       };
       put(set.combine_x, far.in_x, hidden * sizeof(T));
       put(set.combine_weights, far.in_weights, weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
@@ -224,7 +217,7 @@ struct CombineKernel {
   [[nodiscard]] MORI_EP_HD bool await_peer(Ctx& ctx, std::uint64_t* ready, std::uint32_t epoch,
                                            std::int32_t peer) const {
     if constexpr (PeerRef::kFar)
-      if (reaches_far(peer)) {
+      if (port.reaches_far(peer)) {
         auto* parts = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
         MORI_EP_ROLLED
         for (std::int32_t i = 0; i < kFarReturns; ++i)

@@ -44,10 +44,6 @@ struct DispatchArgs {
     return scales + static_cast<std::size_t>(token) * scales_stride;
   }
 
-  //! @brief A far rank, which is to be told: what is left out is told nothing.
-  [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const {
-    return port.peers.is_far(rank) && !port.left_out(rank);
-  }
   //! @brief What far rank `peer` will be told in `epoch`, as counts_of() and expert_counts_of() have it there, one
   //!        behind the other.
   [[nodiscard]] MORI_EP_HD std::uint64_t* far_words(std::int32_t peer, std::uint32_t epoch) const {
@@ -64,7 +60,7 @@ struct DispatchArgs {
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD bool hear_far(Ctx& ctx, std::int32_t source, std::uint32_t epoch, FarWord what) const {
     if constexpr (PeerRef::kFar)
-      if (reaches_far(source))
+      if (port.reaches_far(source))
         return port.await(ctx, port.peers.template mine<std::uint64_t>(far.told) + far_told(source, epoch, what), epoch,
                           Phase::dispatch_counts, source);
     return true;

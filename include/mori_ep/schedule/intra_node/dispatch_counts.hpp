@@ -150,15 +150,16 @@ struct CountExchange {
   //! @brief The blocks share the peers out and tell each: the rows for every rank, and, when every block counts, the
   //!        rows for each of the peer's experts and the ids that name nothing but are not kNoExpert, one row per expert
   //!        that a token names. The counts order what this rank's stream did before this launch (reading the rows of
-  //!        the last epoch) before a peer sees this epoch; the others are words that are whole by themselves.
+  //!        the last epoch) before a peer sees this epoch; the others are words that are whole by themselves. False when
+  //!        a peer did not come.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void announce(Ctx& ctx) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announce(Ctx& ctx) const {
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
       if constexpr (PeerRef::kFar)
-        if (args.reaches_far(peer)) {
-          announce_far(ctx, peer);
+        if (args.port.reaches_far(peer)) {
+          if (!announce_far(ctx, peer)) return false;
           continue;
         }
       bool const absent = args.port.left_out(peer);
@@ -180,13 +181,26 @@ struct CountExchange {
                                       : s.experts[peer * local_experts + e]);
       });
     }
+    return true;
   }
 
   //! @brief The same for a far peer, by the network: words that lie here until it has put them. Its signal says that they
   //!        are there, so they need not be whole by themselves. Instead of the blocks, which no far rank hears one by
-  //!        one, it is told where its rows are staged.
+  //!        one, it is told where its rows are staged. And it takes this rank to have done with the last combine: so what
+  //!        that brings from it is acquired first, also of a ticket that was dropped before it came. False when it does
+  //!        not come.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void announce_far(Ctx& ctx, std::int32_t peer) const {
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announce_far(Ctx& ctx, std::int32_t peer) const {
+    std::uint32_t const last = epoch - 1;
+    if (ctx.load(&args.port.peers.template mine<SetState>(args.set.state)->combine_sent) == last) {
+      auto* parts = args.port.peers.template mine<std::uint64_t>(args.far.ready) + peer * kFarReturns;
+      by_thread(ctx, kFarReturns, [&](std::int32_t i) {
+        if (!args.port.await(ctx, parts + i, last, Phase::combine_ready, peer))
+          ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
+      });
+      ctx.block_sync();
+      if (s.flags[Scratch::kUnheard] != 0) return false;
+    }
     std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
     std::uint64_t* const words = args.far_words(peer, epoch);
     by_thread(ctx, world + 1, [&](std::int32_t d) {
@@ -199,9 +213,11 @@ struct CountExchange {
     });
     ctx.flush_stores();
     ctx.block_sync();
-    if (ctx.warp() != 0) return;
-    tell_far(ctx, peer, Args::kCounts);
-    if (!shared) tell_far(ctx, peer, Args::kExperts);
+    if (ctx.warp() == 0) {
+      tell_far(ctx, peer, Args::kCounts);
+      if (!shared) tell_far(ctx, peer, Args::kExperts);
+    }
+    return true;
   }
   //! @brief This rank's rows for rank d, dropped ones too.
   [[nodiscard]] MORI_EP_HD std::uint32_t rows_for(std::int32_t d) const { return shared ? s.total[d] : all_rows(d); }
@@ -233,7 +249,7 @@ struct CountExchange {
       bool const expert = i < experts;
       std::int32_t const peer = expert ? quotient(i, local_experts) : i - experts;
       if constexpr (PeerRef::kFar)
-        if (args.reaches_far(peer)) {
+        if (args.port.reaches_far(peer)) {
           ctx.store(args.far_words(peer, epoch) + args.placement.world() + 1 +
                         (expert ? i - peer * local_experts : local_experts),
                     exec::signal_word(epoch, expert ? ctx.load(tally + i) : invalid));
@@ -249,7 +265,7 @@ struct CountExchange {
       ctx.warp_sync();
       MORI_EP_ROLLED
       for (std::int32_t peer = 0; peer < args.placement.world(); ++peer)
-        if (args.reaches_far(peer)) tell_far(ctx, peer, Args::kExperts);
+        if (args.port.reaches_far(peer)) tell_far(ctx, peer, Args::kExperts);
     }
     ctx.warp_sync();
     by_lane(ctx, experts + 1, [&](std::int32_t i) { ctx.store(tally + i, 0u); });
@@ -273,7 +289,7 @@ struct CountExchange {
         break;
       }
       if (d == world) {
-        bool const far = args.reaches_far(source);
+        bool const far = args.port.reaches_far(source);
         s.blocks[source] = far ? kFarPuts : payload;
         if constexpr (PeerRef::kFar) s.there[source] = payload;
         continue;
@@ -346,17 +362,14 @@ struct CountExchange {
     std::size_t const words = experts ? local_experts + 1 : world + 1,
                       from = (parity * world + to) * (world + local_experts + 2) + (experts ? world + 1 : 0);
     const comm::Region& there = experts ? args.set.expert_counts : args.set.counts;
-    args.port.ask(
-        ctx,
-        {.id = {.operation = fabric::Operation::put_signal, .peer = static_cast<std::uint16_t>(peer), .epoch = epoch},
-         .local_offset = args.far.words.offset + from * sizeof(std::uint64_t),
-         .remote_offset = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
-         .bytes = words * sizeof(std::uint64_t),
-         .signal_offset =
-             args.far.told.offset +
-             static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) * sizeof(std::uint64_t),
-         .signal = exec::signal_word(epoch, 0)},
-        Phase::dispatch_counts);
+    args.port.put_far(
+        ctx, peer,
+        {.from = args.far.words.offset + from * sizeof(std::uint64_t),
+         .there = there.offset + (parity * world + me) * words * sizeof(std::uint64_t),
+         .bytes = words * sizeof(std::uint64_t)},
+        args.far.told.offset +
+            static_cast<std::size_t>(args.far_told(args.port.peers.rank, epoch, what)) * sizeof(std::uint64_t),
+        epoch, Phase::dispatch_counts);
   }
   [[nodiscard]] MORI_EP_HD std::uint64_t* tell_experts(std::int32_t peer) const {
     return args.port.tell(

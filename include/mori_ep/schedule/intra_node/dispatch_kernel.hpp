@@ -109,7 +109,7 @@ struct DispatchKernel {
     std::int32_t const count = counts.count;
     bool const sending = count > 0, last_warp = ctx.warp() == ctx.warps() - 1;
     if (counts.shared && sending && !counts.hear_votes(ctx)) return false;
-    if (counts.announces(ctx)) counts.announce(ctx);
+    if (counts.announces(ctx) && !counts.announce(ctx)) return false;
     if (!sending) enter(ctx, s, counts.epoch);
     // While the counts travel.
     std::int32_t const window = Scratch::tiles(args.placement.world()) * Scratch::kTile;
@@ -163,7 +163,7 @@ struct DispatchKernel {
       if (s.flags[Scratch::kLastStaged] == 0 || ctx.warp() != 0) return;
       MORI_EP_ROLLED
       for (std::int32_t d = 0; d < args.placement.world(); ++d)
-        if (args.reaches_far(d)) put_rows(ctx, s, d, counts.rows_for(d), counts.epoch);
+        if (args.port.reaches_far(d)) put_rows(ctx, s, d, counts.rows_for(d), counts.epoch);
     }
   }
   //! The rows staged for far rank d, and what goes beside them, each with a signal of its own: so nothing depends on
@@ -179,17 +179,11 @@ struct DispatchKernel {
                k = static_cast<std::size_t>(args.topk);
     std::size_t word = static_cast<std::size_t>(args.port.peers.rank) * kMaxBlocks;
     auto const put = [&](const comm::Region& from, const comm::Region& to, std::size_t width) {
-      bool const some = kept != 0 && width != 0;
-      args.port.ask(ctx,
-                    {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
-                            .peer = static_cast<std::uint16_t>(d),
-                            .epoch = epoch},
-                     .local_offset = some ? from.offset + s.stage[d] * width : 0,
-                     .remote_offset = some ? to.offset + static_cast<std::size_t>(first) * width : 0,
-                     .bytes = some ? kept * width : 0,
-                     .signal_offset = args.set.rows_arrived.offset + word++ * sizeof(std::uint64_t),
-                     .signal = exec::signal_word(epoch, 0)},
-                    Phase::dispatch_rows);
+      args.port.put_far(ctx, d,
+                        {.from = from.offset + s.stage[d] * width,
+                         .there = to.offset + static_cast<std::size_t>(first) * width,
+                         .bytes = kept * width},
+                        args.set.rows_arrived.offset + word++ * sizeof(std::uint64_t), epoch, Phase::dispatch_rows);
     };
     put(args.far.x, args.set.recv_x, args.row_bytes);
     put(args.far.ids, args.set.recv_ids, k * sizeof(Index));

@@ -43,14 +43,31 @@ struct FaultPort {
     return left_out(peer) ? words(peers.rank, peer) : words(peer, peers.rank);
   }
 
-  //! @brief Asks the network for something, which waits while there is no room for it; false, with the fault recorded,
-  //!        when none comes. Called by a whole warp, after whatever is to be put has been flushed.
+  //! @brief Only a network reaches it, and it is to be reached.
+  [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const { return peers.is_far(rank) && !left_out(rank); }
+
+  //! @brief Asks the network to put a run of bytes to far rank `to`, and to say so there; only to say so, when there are
+  //!        none. Waits while there is no room for it; records a fault when none comes. Called by a whole warp, after the
+  //!        bytes have been flushed.
+  struct Run {
+    std::size_t from = 0, there = 0, bytes = 0;  // offsets in the two arenas
+  };
   template <exec::KernelContext Ctx>
-  MORI_EP_HD bool ask(Ctx& ctx, const fabric::WorkRequest& request, Phase phase) const {
-    fabric::Pushed const pushed = peers.ring.push(ctx, request, limits(-1));
-    bool const room = ctx.broadcast(pushed.wait.end == exec::WaitEnd::arrived ? 1u : 0u) != 0;
-    if (!room && ctx.lane() == 0) report(ctx, pushed.wait, request.id.epoch, phase, request.id.peer);
-    return room;
+  MORI_EP_BODY MORI_EP_HD void put_far(Ctx& ctx, std::int32_t to, const Run& run, std::size_t signal_offset,
+                                       std::uint32_t epoch, Phase phase) const {
+    bool const some = run.bytes != 0;
+    fabric::Pushed const pushed =
+        peers.ring.push(ctx,
+                        {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
+                                .peer = static_cast<std::uint16_t>(to),
+                                .epoch = epoch},
+                         .local_offset = some ? run.from : 0,
+                         .remote_offset = some ? run.there : 0,
+                         .bytes = run.bytes,
+                         .signal_offset = signal_offset,
+                         .signal = exec::signal_word(epoch, 0)},
+                        limits(-1));
+    if (ctx.lane() == 0 && pushed.wait.end != exec::WaitEnd::arrived) report(ctx, pushed.wait, epoch, phase, to);
   }
 
   //! @brief Has an earlier launch of this rank failed? One that runs beside this one may or may not be seen.

@@ -64,7 +64,7 @@ struct SetState {
   std::uint32_t blocks_tallied = 0;  //!< blocks of the running dispatch that have counted their experts
   std::uint32_t parts_drawn = 0;     //!< parts of rows that the warps of the running dispatch have drawn
   std::uint32_t blocks_staged = 0;   //!< blocks of the running dispatch whose rows for other nodes are staged
-  std::uint32_t reserved = 0;
+  std::uint32_t combine_sent = 0;    //!< the epoch of the last combine that was sent to far ranks
   routing::RecvTotals totals;
 };
 
