@@ -327,7 +327,7 @@ inline constexpr std::chrono::seconds kOneAddress(2);  //!< how long one of seve
       (void)::setsockopt(socket->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
       failed = ECONNREFUSED;
     }
-    bool const no_port_left = failed == EADDRNOTAVAIL;  // for now, all of this side's are in use
+    bool const no_port_left = failed == EADDRNOTAVAIL;  // all of this side's are in use at the moment
     bool const may_pass = no_port_left || (failed == ECONNREFUSED && when_refused == WhenRefused::try_again) ||
                           failed == ECONNRESET || failed == EHOSTUNREACH || failed == ENETUNREACH || failed == EINTR ||
                           failed == EAGAIN || (failed == ETIMEDOUT && others);

@@ -46,12 +46,13 @@ struct FaultPort {
   //! @brief Only a network reaches it, and it is to be reached.
   [[nodiscard]] MORI_EP_HD bool reaches_far(std::int32_t rank) const { return peers.is_far(rank) && !left_out(rank); }
 
+  //! @brief A run of bytes, by its offsets in the two arenas.
+  struct Run {
+    std::size_t from = 0, there = 0, bytes = 0;
+  };
   //! @brief Asks the network to put a run of bytes to far rank `to`, and to say so there; only to say so, when there are
   //!        none. Waits while there is no room for it; records a fault when none comes. Called by a whole warp, after the
   //!        bytes have been flushed.
-  struct Run {
-    std::size_t from = 0, there = 0, bytes = 0;  // offsets in the two arenas
-  };
   template <exec::KernelContext Ctx>
   MORI_EP_BODY MORI_EP_HD void put_far(Ctx& ctx, std::int32_t to, const Run& run, std::size_t signal_offset,
                                        std::uint32_t epoch, Phase phase) const {
