@@ -91,6 +91,20 @@ TEST_CASE("a node that is told to reduce as nodes do gives the same bits") {
   }
 }
 
+TEST_CASE(
+    "a ticket that is dropped before its combine is no combine that the next dispatch waits for, from any first "
+    "epoch") {
+  for (std::uint32_t first_epoch : {0u, 1u, 0u - 1, 0u - 2, 0u - 3}) {
+    Rng rng(mix(first_epoch, 79));
+    Plan plan = uneven_plan(kOperators[first_epoch % 8], 3, 1, 0, rng);
+    plan.setup.config.first_epoch = first_epoch;
+    for (int call = 0; call < 3; ++call)
+      plan.steps.insert(plan.steps.end(), {{Step::dispatch, call}, {call == 2 ? Step::combine : Step::drop, call}});
+    INFO("first epoch " << first_epoch);
+    REQUIRE(play_between_nodes(plan) == "");
+  }
+}
+
 TEST_CASE("a ticket that is dropped once its combine is on its way does the next one no harm") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Rng rng(mix(seed, 78));

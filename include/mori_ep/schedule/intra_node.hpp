@@ -511,7 +511,7 @@ class Runner {
     return {};
   }
 
-  //! Every signal word starts at first_epoch, the states too: the first dispatch is the epoch after it.
+  //! Every signal word starts at first_epoch, the states too, as after a combine: the first dispatch is the epoch after.
   [[nodiscard]] Status initialise() noexcept {
     Status status;
     auto const put = [&](comm::Region region, const auto& values) {
@@ -534,7 +534,7 @@ class Runner {
         put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
       put(set.expert_tally, std::vector<std::uint32_t>(set.expert_tally.bytes / sizeof(std::uint32_t), 0));
       SetState state;
-      state.epoch = config_.first_epoch;
+      state.epoch = state.combine_sent = config_.first_epoch;
       state.blocks_ended = blocks_launched_[i];
       put(set.state, std::span<const SetState>(&state, 1));
     }
