@@ -17,6 +17,7 @@
 #include "mori_ep/fabric/loopback.hpp"
 #include "mori_ep/numeric/element.hpp"
 #include "mori_ep/schedule/inter_node.hpp"
+#include "mori_ep/schedule/inter_node_v1.hpp"
 #include "mori_ep/support_matrix.hpp"
 #include "mori_ep/transport/hybrid.hpp"
 #include "mori_ep/version.hpp"

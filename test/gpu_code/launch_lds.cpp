@@ -14,7 +14,7 @@ int main() {
   bool fits = true;
   for (int warps : {8, 16}) {
     std::size_t const dispatch =
-        schedule::intra_node::DispatchKernel<Ref, int, false>::shared_bytes(kWorld, kExperts, kTopk, warps);
+        schedule::intra_node::DispatchKernel<Ref, int, false>::shared_bytes(kWorld, kWorld, kExperts, kTopk, warps);
     std::size_t const combine =
         schedule::intra_node::CombineKernel<Ref, bf16, false>::shared_bytes(kWorld, kTopk, warps);
     std::printf("LDS of a block, %d ranks, %d experts, top-%d, %d waves: dispatch %zu, combine %zu bytes\n", kWorld,

@@ -116,9 +116,12 @@ TEST_CASE("every shared field is compared") {
         c.num_buffer_sets = 2;
         break;
       case 9:
-        c.reduce_gpu_per_node = 2;
+        c.rows_per_put = 2;
         break;
       case 10:
+        c.reduce_gpu_per_node = 2;
+        break;
+      case 11:
         c.first_epoch = 1;
         break;
       default:

@@ -67,7 +67,8 @@ class ExploreContext {
 
   void warp_sync() {}
   inline void block_sync();
-  inline bool arrive(std::uint32_t* counter);
+  bool arrive(std::uint32_t* counter) { return arrive(counter, 1, static_cast<std::uint32_t>(blocks_)); }
+  inline bool arrive(std::uint32_t* counter, std::uint32_t pieces, std::uint32_t all);
   inline void tally(std::uint32_t* word, std::uint32_t value);
   std::uint32_t draw(std::uint32_t* word) {
     tally(word, 1);
@@ -95,6 +96,11 @@ class ExploreContext {
   template <class Place>
   void multicast_row(const std::byte* src, std::byte* const* dst, Place&& place, std::size_t bytes, int part,
                      int parts);
+  template <Element T, bool Weighted>
+  void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst, std::size_t elements,
+                int part, int parts);
+  template <Element T>
+  void round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part, int parts);
   template <Element T, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                    std::byte* dst, std::size_t elements, int part, int parts);
@@ -438,13 +444,14 @@ inline void ExploreContext::block_sync() {
     Explorer::join(m.clock(fibre_), met);
   }
 }
-inline bool ExploreContext::arrive(std::uint32_t* counter) {
+inline bool ExploreContext::arrive(std::uint32_t* counter, std::uint32_t pieces, std::uint32_t all) {
   auto& m = *machine_;
   m.step(fibre_);
   m.touch(fibre_, counter, sizeof(*counter), true, true);
   m.acquire(fibre_, counter);
   m.release(fibre_, counter, true);
-  if (++*counter != static_cast<std::uint32_t>(blocks_)) return false;
+  *counter += pieces;
+  if (*counter != all) return false;
   *counter = 0;
   return true;
 }
@@ -493,6 +500,30 @@ void ExploreContext::reduce_rows(const std::byte* const* srcs, const float* weig
   }
   machine_->touch(fibre_, dst + span.begin, span.end - span.begin, true, false, true);
   exec::host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, span);
+}
+template <Element T, bool Weighted>
+void ExploreContext::sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                              std::size_t elements, int part, int parts) {
+  constexpr std::size_t kWider = sizeof(float) / sizeof(T);
+  auto const span = exec::host::Span::part(elements * sizeof(T), part, parts);
+  for (int i = 0; i < n; ++i) {
+    machine_->step(fibre_);
+    machine_->touch(fibre_, srcs[i] + span.begin, span.end - span.begin, false);
+  }
+  machine_->touch(fibre_, dst + kWider * span.begin, kWider * (span.end - span.begin), true, false, true);
+  exec::host::vectors16::sum_rows<T, Weighted>(srcs, weights, n, dst, span);
+}
+template <Element T>
+void ExploreContext::round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part,
+                                int parts) {
+  constexpr std::size_t kWider = sizeof(float) / sizeof(T);
+  auto const span = exec::host::Span::part(elements * sizeof(T), part, parts);
+  for (int i = 0; i < n; ++i) {
+    machine_->step(fibre_);
+    machine_->touch(fibre_, srcs[i] + kWider * span.begin, kWider * (span.end - span.begin), false);
+  }
+  machine_->touch(fibre_, dst + span.begin, span.end - span.begin, true, false, true);
+  exec::host::vectors16::round_rows<T>(srcs, n, dst, span);
 }
 inline void ExploreContext::zero_row(std::byte* dst, std::size_t bytes, int part, int parts) {
   auto const span = exec::host::Span::part(bytes, part, parts);

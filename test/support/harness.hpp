@@ -54,6 +54,7 @@ template <class Transport, class Schedule, class Quant, class ExecPolicy, class 
 struct OperatorTraits<EpDispatchCombine<Transport, Schedule, Quant, ExecPolicy, Reduce, Index>> {
   using Exec = ExecPolicy;
   static constexpr bool kWeighted = Reduce::kWeighted;
+  static constexpr bool kRoundsSums = std::is_same_v<Schedule, schedule::InterNodeV1>;
 };
 
 //! @brief All ranks' memory of a plan and the steps of one rank. Outlives the operators that it was played with.
@@ -480,7 +481,8 @@ class Player {
                       : plan_.setup.gpu_per_node > 0   ? plan_.setup.gpu_per_node
                                                        : p.world;
     for (int rank = 0; rank < p.world; ++rank) {
-      oracle::Combined const want = oracle::combine(p, index, rows, weights, rank, group, kWeighted);
+      oracle::Combined const want =
+          oracle::combine(p, index, rows, weights, rank, group, kWeighted, OperatorTraits<Operator>::kRoundsSums);
       const Slot& s = slot(rank, i);
       for (std::size_t t = 0; t < s.y.rows(); ++t) {
         for (std::size_t h = 0; h < hidden(); ++h) {

@@ -16,6 +16,14 @@ template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
 using NetworkOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>, schedule::InterNode,
                                     quant::None<T>, exec::Host, Reduce, Index>;
 
+//! @brief The same with relays.
+template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
+using RelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>,
+                                  schedule::InterNodeV1With<partial::Exact>, quant::None<T>, exec::Host, Reduce, Index>;
+//! @brief Whose relays round, as they do unless told otherwise.
+using RoundingRelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>,
+                                          schedule::InterNodeV1, quant::None<bf16>, exec::Host, reduce::WeightedSum>;
+
 template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes);
 
@@ -42,6 +50,18 @@ extern template std::string play_as<NetworkOp<float>>(const Plan&, std::vector<s
 extern template std::string play_as<NetworkOp<float, reduce::Sum, std::int64_t>>(const Plan&,
                                                                                  std::vector<std::uint64_t>*);
 extern template std::string play_as<NetworkOp<float, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
+
+extern template std::string play_as<RelayOp<bf16>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<bf16, reduce::Sum, std::int64_t>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<bf16, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<fp16>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<fp16, reduce::WeightedSum, std::int64_t>>(const Plan&,
+                                                                                      std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<float>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<float, reduce::Sum, std::int64_t>>(const Plan&,
+                                                                               std::vector<std::uint64_t>*);
+extern template std::string play_as<RelayOp<float, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<RoundingRelayOp>(const Plan&, std::vector<std::uint64_t>*);
 #endif
 
 //! @brief Plays the plan with the one of kOperators that it names, of which `Operator` is the template.

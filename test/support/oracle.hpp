@@ -192,11 +192,14 @@ struct Combined {
 //! @brief A sum in the declared order: each group of ranks first by itself, then the groups, fp32 throughout.
 class GroupedSum {
  public:
+  GroupedSum() = default;
+  //! @brief The sums of all groups but `own` are rounded to `format` before they are added.
+  GroupedSum(Format format, int own) noexcept : format_(format), own_(own) {}
   void term(int group, float value) noexcept {
     if (terms_++ == 0) {
       partial_ = value;
     } else if (group != group_) {
-      total_ = closed_++ == 0 ? partial_ : add(total_, partial_);
+      total_ = closed_++ == 0 ? closing() : add(total_, closing());
       partial_ = value;
     } else {
       partial_ = add(partial_, value);
@@ -204,10 +207,17 @@ class GroupedSum {
     group_ = group;
   }
   [[nodiscard]] float value() const noexcept {
-    return terms_ == 0 ? 0.0f : closed_ == 0 ? partial_ : add(total_, partial_);
+    return terms_ == 0 ? 0.0f : closed_ == 0 ? closing() : add(total_, closing());
   }
 
  private:
+  [[nodiscard]] float closing() const noexcept {
+    return group_ == own_ || format_ == Format::fp32
+               ? partial_
+               : static_cast<float>(decode(format_, encode(format_, static_cast<double>(partial_))));
+  }
+  Format format_ = Format::fp32;
+  int own_ = 0;
   int terms_ = 0, closed_ = 0, group_ = 0;
   float partial_ = 0, total_ = 0;
 };
@@ -236,8 +246,10 @@ class RowIndex {
 
 //! @brief Combine for rank `source`, given the rows [recv_count, H] (and weights [recv_count, K], or none) that every
 //!        rank returned. Ranks are summed `group` at a time. `weighted`: rows times the token's weight on that rank.
+//!        `rounds`: the sums of groups that the source is not in are rounded before they are added.
 inline Combined combine(const Problem& p, const RowIndex& index, const std::vector<std::vector<std::byte>>& returned,
-                        const std::vector<std::vector<float>>& returned_weights, int source, int group, bool weighted) {
+                        const std::vector<std::vector<float>>& returned_weights, int source, int group, bool weighted,
+                        bool rounds = false) {
   const Tokens& mine = p.ranks[static_cast<std::size_t>(source)];
   auto const hidden = static_cast<std::size_t>(p.hidden), k = static_cast<std::size_t>(p.topk),
              count = static_cast<std::size_t>(mine.count);
@@ -249,7 +261,7 @@ inline Combined combine(const Problem& p, const RowIndex& index, const std::vect
   if (!returned_weights.empty()) out.weights.assign(count * k, 0);
   for (int token = 0; token < mine.count; ++token) {
     auto const t = static_cast<std::size_t>(token);
-    std::vector<GroupedSum> sums(hidden), weight_sums(k);
+    std::vector<GroupedSum> sums(hidden, rounds ? GroupedSum(p.format, source / group) : GroupedSum()), weight_sums(k);
     std::vector<double> magnitude(hidden, 0);
     int terms = 0;
     for (int rank = 0; rank < p.world; ++rank) {
@@ -281,7 +293,11 @@ inline Combined combine(const Problem& p, const RowIndex& index, const std::vect
       double const in_fp32 = 2.0 * terms * std::ldexp(magnitude[h], -24) + std::ldexp(1.0, -148);
       double const last = std::ldexp(std::fabs(out.exact[t * hidden + h]) + in_fp32, -format.mantissa - 1) +
                           std::ldexp(1.0, format.emin - format.mantissa - 1);
-      out.bound[t * hidden + h] = in_fp32 + last;
+      // A group's rounding errs by half a unit of its sum, and all groups together by that of the sum of magnitudes.
+      double const groups = rounds ? std::ldexp(magnitude[h] + in_fp32, -format.mantissa - 1) +
+                                         terms * std::ldexp(1.0, format.emin - format.mantissa - 1)
+                                   : 0;
+      out.bound[t * hidden + h] = in_fp32 + last + groups * (1 + std::ldexp(1.0, -format.mantissa - 1));
     }
     if (!returned_weights.empty())
       for (std::size_t j = 0; j < k; ++j) out.weights[t * k + j] = weight_sums[j].value();

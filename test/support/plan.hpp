@@ -82,6 +82,9 @@ std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr)
 //! @brief The same between nodes, on exec::Host: a node has `gpu_per_node` ranks, or a number that the plan decides; so
 //!        have the faults of the network where `loopback` says nothing. With MORI_EP_TEST_NETWORK=1 play() does this.
 std::string play_between_nodes(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
+//! @brief The same with schedule::InterNodeV1, whose relays send fp32 back; or, bf16 weighted sums with int32 ids, bf16.
+std::string play_by_relays(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
+std::string play_by_rounding_relays(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 //! @brief The same over RDMA: bf16, sums, 32-bit ids.
 std::string play_over_verbs(const Plan& plan);
 //! @brief The same on exec::Host, in executables of another machine.

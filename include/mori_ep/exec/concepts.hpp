@@ -25,7 +25,8 @@ concept HasGeometry = requires(const C c) {
 };
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
-//!        acquires what every earlier block released, and leaves the counter at zero. `tally` adds to a word that the
+//!        acquires what every earlier block released, and leaves the counter at zero; `arrive(counter, pieces, all)` is
+//!        the same for whoever brings the last of `all` pieces. `tally` adds to a word that the
 //!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what
 //!        was there.
 template <class C>
@@ -33,6 +34,7 @@ concept HasBarriers = requires(C c, std::uint32_t* counter) {
   c.warp_sync();
   c.block_sync();
   { c.arrive(counter) } -> std::same_as<bool>;
+  { c.arrive(counter, std::uint32_t{1}, std::uint32_t{2}) } -> std::same_as<bool>;
   c.tally(counter, std::uint32_t{1});
   { c.draw(counter) } -> std::same_as<std::uint32_t>;
 };
@@ -83,13 +85,17 @@ concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
 //!        `multicast_row(src, dst, place, bytes)` reads once and writes n times: `place()`, called once by all lanes
 //!        when the row is on its way, fills `dst` and says n. `reduce_rows<T, weighted>(srcs, weights,
 //!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
-//!        one) first by itself, then the groups, and rounds once. `zero_row` is the sum of no rows; `prefetch_row` may
+//!        one) first by itself, then the groups, and rounds once. `sum_rows<T, weighted>` adds so, too, one group, and
+//!        keeps the fp32, in an order of elements that is the machine's own; `round_rows<T>` adds such sums and rounds
+//!        once. `zero_row` is the sum of no rows; `prefetch_row` may
 //!        bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
                            const float* weights, std::byte* out, int (*place)()) {
   c.multicast_row(src, dst, place, std::size_t{16}, 0, 1);
   c.template reduce_rows<float, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{4}, 0, 1);
+  c.template sum_rows<bf16, false>(srcs, weights, 1, out, std::size_t{8}, 0, 1);
+  c.template round_rows<bf16>(srcs, 1, out, std::size_t{8}, 0, 1);
   c.zero_row(out, std::size_t{16}, 0, 1);
   c.prefetch_row(src, std::size_t{16}, 0, 1);
 };

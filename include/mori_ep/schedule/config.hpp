@@ -27,6 +27,7 @@ struct EpDispatchCombineConfig {
   int max_total_recv_tokens = 0;       //!< R; 0: W * M, which nothing can exceed
   int num_buffer_sets = 1;             //!< 1 or 2: how many tickets may be in flight
   int reduce_gpu_per_node = 0;      //!< combine sums ranks of a node first, nodes then; 0: as the Communicator groups
+  int rows_per_put = 0;             //!< between nodes, InterNodeV1: rows that one put carries; 0: 256 KiB of them
   int block_num = 0;                //!< 0: the machine's default
   int warp_num_per_block = 0;       //!< 0: the machine's default
   std::int64_t timeout_ms = 30000;  //!< how long a launch may wait for its peers in all
@@ -34,6 +35,14 @@ struct EpDispatchCombineConfig {
 
   [[nodiscard]] constexpr std::size_t scale_bytes() const noexcept {
     return static_cast<std::size_t>(scale_dim) * static_cast<std::size_t>(scale_type_size);
+  }
+  //! @brief Of so many bytes each.
+  [[nodiscard]] constexpr std::int32_t rows_per_chunk(std::size_t row_bytes) const noexcept {
+    if (rows_per_put > 0) return rows_per_put < max_num_inp_token_per_rank ? rows_per_put : max_num_inp_token_per_rank;
+    auto const rows = static_cast<std::int64_t>((std::size_t{256} << 10) / row_bytes);
+    return rows < 1                            ? 1
+           : rows < max_num_inp_token_per_rank ? static_cast<std::int32_t>(rows)
+                                               : max_num_inp_token_per_rank;
   }
   [[nodiscard]] constexpr std::int64_t recv_capacity(int world) const noexcept {
     std::int64_t const all = std::int64_t{world} * max_num_inp_token_per_rank;
@@ -66,6 +75,7 @@ inline constexpr ConfigField kSharedConfigFields[] = {
     {"scale_type_size", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.scale_type_size}; }},
     {"max_total_recv_tokens", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.max_total_recv_tokens}; }},
     {"num_buffer_sets", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.num_buffer_sets}; }},
+    {"rows_per_put", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.rows_per_put}; }},
     {"reduce_gpu_per_node", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.reduce_gpu_per_node}; }},
     {"first_epoch", [](const EpDispatchCombineConfig& c) { return std::int64_t{c.first_epoch}; }},
 };
@@ -118,6 +128,7 @@ inline constexpr std::int64_t kMaxTimeoutMs = 1'000'000'000;  //!< 11 days; in n
     return bad("num_buffer_sets", c.num_buffer_sets, 2, "Give 1, or 2 for two tickets in flight.");
   if (c.reduce_gpu_per_node < 0)
     return bad("reduce_gpu_per_node", c.reduce_gpu_per_node, 0, "Give 0 to group as the Communicator does.");
+  if (c.rows_per_put < 0) return bad("rows_per_put", c.rows_per_put, 0, "Give 0 for as many as make 256 KiB.");
   if (c.timeout_ms < 1)
     return bad("timeout_ms", c.timeout_ms, 1, "Every wait has a deadline: give at least a millisecond.");
   if (c.timeout_ms > kMaxTimeoutMs)

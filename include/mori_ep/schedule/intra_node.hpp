@@ -31,18 +31,23 @@ namespace mori_ep::schedule {
 namespace intra_node {
 
 //! @brief The host half: one rank's arena, its layout, and the launches. Not thread-safe per buffer set.
-template <class Transport, exec::ExecPolicy Exec, Element T, reduce::ReducePolicy Reduce, routing::IndexType Index>
+template <class Transport, exec::ExecPolicy Exec, Element T, reduce::ReducePolicy Reduce, routing::IndexType Index,
+          class PeerRef = typename Transport::Ref>
 class Runner {
  public:
-  using Ref = typename Transport::Ref;
+  using Ref = PeerRef;  //!< the transport's, or what the schedule makes of it
   using StreamRef = typename Exec::StreamRef;
 
   using Link = typename Transport::template Link<Exec>;
   using Options = typename Transport::Options;
 
   [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world, int gpu_per_node) noexcept {
+    transport::NearRanks const first = Transport::near(0, world, gpu_per_node);  // the last node may be smaller
     return Layout::make(config, world, sizeof(T), sizeof(Index),
-                        Ref::kFar ? Transport::far_ranks(world, gpu_per_node) : kNoNetwork);
+                        {.far = Ref::kFar,
+                         .nodes = {.per = first.end - first.begin, .world = world},
+                         .relays = Ref::kRelays,
+                         .exact = sums_are_exact<Ref, T>()});
   }
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
@@ -60,11 +65,12 @@ class Runner {
     mine.host = comm.location().host;
     bool const given = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
-      limits = limits_of(config, comm.world());
+      limits = limits_of(config, comm.world(), layout_of(config, comm.world(), comm.gpu_per_node()).columns);
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
       (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // their launches say so if they cannot be
       (void)Exec::template prepare<CountedKernel<TotalsKernel>>();
       if constexpr (exec::SharesBetweenProcesses<Exec>) mine.shares_between_processes = !apart || Exec::can_share();
+      if (Ref::kRelays) mine.sums_by = layout_of(config, comm.world(), comm.gpu_per_node()).relay[0].nodes.per;
       mine.device = Exec::device();
       mine.ordinal = Exec::ordinal();
       mine.reachable = Exec::reachable();
@@ -154,8 +160,8 @@ class Runner {
                  .scale_bytes = config_.scale_bytes()}};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
-    geometry.shared_bytes =
-        kernel.shared_bytes(comm_.world(), kernel.args.placement.experts(), kernel.args.topk, geometry.warps);
+    geometry.shared_bytes = kernel.shared_bytes(comm_.world(), layout_.columns, kernel.args.placement.experts(),
+                                                kernel.args.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
     return launch(set, geometry, kernel, stream);
   }
@@ -164,25 +170,25 @@ class Runner {
                  StreamRef stream) noexcept {
     auto params = resolve(call);
     if (!params.ok()) return params.error();
-    Combine const kernel{
-        .port = port(),
-        .set = layout_.sets[set],
-        .far = far_layout(set),
-        .topk = config_.num_experts_per_token,
-        .routes_per_token = layout_.routes_per_token,
-        .ranks_per_group = config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node(),
-        .halves = halves,
-        .x = in.x,
-        .weights = in.weights,
-        .x_rows = in.x_rows,
-        .weights_rows = in.weights_rows,
-        .y = in.y,
-        .weights_out = in.weights_out,
-        .x_stride = in.x_stride,
-        .weights_stride = in.weights_stride,
-        .y_stride = in.y_stride,
-        .weights_out_stride = in.weights_out_stride,
-        .hidden = static_cast<std::size_t>(config_.hidden_dim)};
+    Combine const kernel{.port = port(),
+                         .set = layout_.sets[set],
+                         .far = far_layout(set),
+                         .topk = config_.num_experts_per_token,
+                         .routes_per_token = layout_.routes_per_token,
+                         .ranks_per_group = ranks_per_group(),
+                         .max_tokens = config_.max_num_inp_token_per_rank,
+                         .halves = halves,
+                         .x = in.x,
+                         .weights = in.weights,
+                         .x_rows = in.x_rows,
+                         .weights_rows = in.weights_rows,
+                         .y = in.y,
+                         .weights_out = in.weights_out,
+                         .x_stride = in.x_stride,
+                         .weights_stride = in.weights_stride,
+                         .y_stride = in.y_stride,
+                         .weights_out_stride = in.weights_out_stride,
+                         .hidden = static_cast<std::size_t>(config_.hidden_dim)};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.topk, geometry.warps);
     geometry.traffic_bytes = traffic(in.tokens);
@@ -447,10 +453,10 @@ class Runner {
   }
 
   //! What fits for both phases, since one config serves both.
-  static launch::LaunchLimits limits_of(const EpDispatchCombineConfig& config, int world) noexcept {
+  static launch::LaunchLimits limits_of(const EpDispatchCombineConfig& config, int world, int columns) noexcept {
     int const experts = world * config.num_experts_per_rank, topk = config.num_experts_per_token;
     exec::Residency const dispatch = Exec::template residency<Dispatch>(
-        [&](int warps) { return Dispatch::shared_bytes(world, experts, topk, warps); });
+        [&](int warps) { return Dispatch::shared_bytes(world, columns, experts, topk, warps); });
     exec::Residency const combine =
         Exec::template residency<Combine>([&](int warps) { return Combine::shared_bytes(world, topk, warps); });
     launch::LaunchLimits limits{.residency = dispatch, .most_blocks = kMaxBlocks};
@@ -463,7 +469,9 @@ class Runner {
   }
 
   [[nodiscard]] FarLayoutOf<Ref> far_layout(int set) const noexcept {
-    if constexpr (Ref::kFar)
+    if constexpr (Ref::kRelays)
+      return layout_.relay[set];
+    else if constexpr (Ref::kFar)
       return layout_.far[set];
     else
       return {};
@@ -476,6 +484,11 @@ class Runner {
   [[nodiscard]] V* board_at(comm::Region region) const noexcept {
     return region.in<V>(boards_.base());
   }
+  //! Ranks whose rows combine sums first.
+  [[nodiscard]] int ranks_per_group() const noexcept {
+    if (Ref::kRelays) return layout_.relay[0].nodes.per;
+    return config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node();
+  }
   [[nodiscard]] std::size_t row_bytes() const noexcept {
     return static_cast<std::size_t>(config_.hidden_dim) * sizeof(T);
   }
@@ -483,8 +496,8 @@ class Runner {
     return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes();
   }
   [[nodiscard]] FaultPort<Ref> port() const noexcept {
-    return {Transport::ref(at<std::byte*>(layout_.bases), arenas_.base(), comm_, link_->ring()),
-            Transport::ref(at<std::byte*>(layout_.board_bases), boards_.base(), comm_, link_->ring()),
+    return {Ref{Transport::ref(at<std::byte*>(layout_.bases), arenas_.base(), comm_, link_->ring())},
+            Ref{Transport::ref(at<std::byte*>(layout_.board_bases), boards_.base(), comm_, link_->ring())},
             layout_.gate,
             board_layout_.record,
             board_layout_.notices,
@@ -530,9 +543,12 @@ class Runner {
       const SetLayout& set = layout_.sets[i];
       for (comm::Region words : {set.counts, set.expert_counts, set.votes, set.rows_arrived, set.combine_ready})
         put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
-      for (comm::Region words : {layout_.far[i].told, layout_.far[i].ready})
+      const FarLayout& far = layout_.far[i];
+      const RelayLayout& relay = layout_.relay[i];
+      for (comm::Region words : {far.told, far.ready, relay.told, relay.arrived, relay.ready})
         put(words, std::vector<std::uint64_t>(words.bytes / sizeof(std::uint64_t), before_first));
-      put(set.expert_tally, std::vector<std::uint32_t>(set.expert_tally.bytes / sizeof(std::uint32_t), 0));
+      for (comm::Region counters : {set.expert_tally, relay.staged, relay.summed, relay.sent})
+        put(counters, std::vector<std::uint32_t>(counters.bytes / sizeof(std::uint32_t), 0));
       SetState state;
       state.epoch = state.combine_sent = config_.first_epoch;
       state.blocks_ended = blocks_launched_[i];

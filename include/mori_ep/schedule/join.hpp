@@ -16,7 +16,7 @@
 namespace mori_ep::schedule {
 
 inline constexpr std::uint32_t kProtocolVersion =
-    3;  //!< in header-only code the wire layout is the ABI: any change counts here
+    4;  //!< in header-only code the wire layout is the ABI: any change counts here
 
 //! @brief A hash over names, so that ranks built from different types or versions find out.
 class ProtocolHash {
@@ -47,6 +47,7 @@ struct JoinRecord {
   std::int32_t memory_aligned = 1;
   std::int32_t memory_descriptor = 0;           //!< nonzero: other processes can map it by one
   std::int32_t shares_between_processes = 0;    //!< can another process map memory of its machine?
+  std::int32_t sums_by = 0;                     //!< nonzero: ranks that its schedule sums first
   std::int32_t near_begin = 0;                  //!< the first of the ranks that load and store reach from it
   std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
   std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
@@ -107,6 +108,12 @@ struct JoinRecord {
                      .value = field.get(r.config),
                      .limit = field.get(records[0].config),
                      .hint = "Every rank must be given the value of rank 0."});
+    if (r.sums_by != 0 && r.config.reduce_gpu_per_node != 0 && r.config.reduce_gpu_per_node != r.sums_by)
+      return fail({.code = Errc::invalid_config,
+                   .field = "reduce_gpu_per_node",
+                   .value = r.config.reduce_gpu_per_node,
+                   .limit = r.sums_by,
+                   .hint = "This schedule's relays sum what their node returns: give the ranks of a node, or 0."});
     if (r.devices < 1)
       return fail({.code = Errc::device_error,
                    .field = "visible GPUs",

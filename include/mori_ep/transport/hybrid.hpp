@@ -24,6 +24,7 @@ namespace mori_ep::transport {
 //! @brief A kernel's view of peers some of which only a network reaches. What is asked of the network goes to `ring`.
 struct NetworkedRef {
   static constexpr bool kFar = true;
+  static constexpr bool kRelays = false;
 
   std::byte* const* bases = nullptr;  //!< [world]; a near rank's means something
   std::byte* own = nullptr;

@@ -40,7 +40,8 @@ struct Xgmi {
 
   //! @brief What a kernel needs: the table of arena bases, in this rank's own memory, and this rank's own base.
   struct Ref {
-    static constexpr bool kFar = false;  //!< are there ranks that only a network reaches?
+    static constexpr bool kFar = false;     //!< are there ranks that only a network reaches?
+    static constexpr bool kRelays = false;  //!< does one rank of a node receive for all of it?
 
     std::byte* const* bases = nullptr;  //!< [world]
     std::byte* own = nullptr;

@@ -47,8 +47,9 @@ class Context {
 
   __device__ void warp_sync() const { Target::warp_sync(); }
   __device__ void block_sync() const { __syncthreads(); }
-  __device__ bool arrive(std::uint32_t* counter) const {
-    if (Target::add_acq_rel_device(counter, 1) + 1 != gridDim.x) return false;
+  __device__ bool arrive(std::uint32_t* counter) const { return arrive(counter, 1, gridDim.x); }
+  __device__ bool arrive(std::uint32_t* counter, std::uint32_t pieces, std::uint32_t all) const {
+    if (Target::add_acq_rel_device(counter, pieces) + pieces != all) return false;
     Target::store(counter, std::uint32_t{0});
     return true;
   }
@@ -109,6 +110,17 @@ class Context {
     gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
                                   part * lanes + lane(), parts * lanes,
                                   sums_ + kSumScratchPerWarp * static_cast<std::size_t>(warp()));
+  }
+  template <Element T, bool Weighted>
+  __device__ void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                           std::size_t elements, int part, int parts) const {
+    gpu::sum_rows<T, Weighted>(srcs, weights, n, dst, static_cast<RowBytes>(elements * sizeof(T)),
+                               part * lanes + lane(), parts * lanes);
+  }
+  template <Element T>
+  __device__ void round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part,
+                             int parts) const {
+    gpu::round_rows<T>(srcs, n, dst, static_cast<RowBytes>(elements * sizeof(T)), part * lanes + lane(), parts * lanes);
   }
   __device__ void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const {
     for (std::size_t at = static_cast<std::size_t>(part * lanes + lane()) * 16; at < bytes;

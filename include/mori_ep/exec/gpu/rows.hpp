@@ -204,6 +204,44 @@ __device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const 
     reduce_groups<T, Weighted>(srcs, weights, n, group_starts, dst, bytes, lane, lanes);
 }
 
+//! @brief A sum that keeps its fp32, in the order of the elements. A lane has the same elements in both.
+template <Element T, bool Weighted>
+__device__ MORI_EP_CALL void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
+                                      RowBytes bytes, int lane, int lanes) {
+  constexpr int kElements = kVectorElements<T>;
+  for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
+    float sum[kElements], term[kElements];
+    for (int i = 0; i < n; ++i) {
+      term_of<T, Weighted>(Target::load_row(srcs[i] + at), Weighted ? weights[i] : 1.0f, term);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sum[e] = i == 0 ? term[e] : sum[e] + term[e];
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; e += 4)
+      Target::store_row(dst + (at / sizeof(T) + static_cast<RowBytes>(e)) * sizeof(float),
+                        narrow<float>({sum[e], sum[e + 1], sum[e + 2], sum[e + 3]}));
+  }
+}
+//! @brief The sum of such sums, rounded to T.
+template <Element T>
+__device__ MORI_EP_CALL void round_rows(const std::byte* const* srcs, int n, std::byte* dst, RowBytes bytes, int lane,
+                                        int lanes) {
+  constexpr int kElements = kVectorElements<T>;
+  for (RowBytes at = static_cast<RowBytes>(lane) * 16; at < bytes; at += static_cast<RowBytes>(lanes) * 16) {
+    float sum[kElements];
+    for (int i = 0; i < n; ++i) {
+#pragma unroll
+      for (int e = 0; e < kElements; e += 4) {
+        float term[4];
+        widen<float>(Target::load_row(srcs[i] + (at / sizeof(T) + static_cast<RowBytes>(e)) * sizeof(float)), term);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[e + j] = i == 0 ? term[j] : sum[e + j] + term[j];
+      }
+    }
+    Target::store_row(dst + at, narrow<T>(sum));
+  }
+}
+
 }  // namespace mori_ep::exec::gpu
 
 #endif

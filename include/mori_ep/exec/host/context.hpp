@@ -99,9 +99,10 @@ class Context {
   void block_sync() noexcept { state_->barrier.wait(warps_); }
 
   //! @brief Each arrival releases this block's work and, by the counter's release sequence, the last acquires all.
-  bool arrive(std::uint32_t* counter) noexcept {
+  bool arrive(std::uint32_t* counter) noexcept { return arrive(counter, 1, static_cast<std::uint32_t>(blocks_)); }
+  bool arrive(std::uint32_t* counter, std::uint32_t pieces, std::uint32_t all) noexcept {
     std::atomic_ref<std::uint32_t> arrived(*counter);
-    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 != static_cast<std::uint32_t>(blocks_)) return false;
+    if (arrived.fetch_add(pieces, std::memory_order_acq_rel) + pieces != all) return false;
     arrived.store(0, std::memory_order_relaxed);
     return true;
   }
@@ -159,6 +160,16 @@ class Context {
     Span const span = Span::part(elements * sizeof(T), part, parts);
     streaming_ ? host::reduce_rows<T, Weighted, true>(srcs, weights, n, group_starts, dst, span)
                : host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, span);
+  }
+  template <Element T, bool Weighted>
+  void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst, std::size_t elements,
+                int part, int parts) const noexcept {
+    host::vectors16::sum_rows<T, Weighted>(srcs, weights, n, dst, Span::part(elements * sizeof(T), part, parts));
+  }
+  template <Element T>
+  void round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part,
+                  int parts) const noexcept {
+    host::vectors16::round_rows<T>(srcs, n, dst, Span::part(elements * sizeof(T), part, parts));
   }
   void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const noexcept {
     Span const span = Span::part(bytes, part, parts);

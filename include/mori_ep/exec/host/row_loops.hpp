@@ -271,6 +271,35 @@ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int 
     reduce_all<T, Weighted, Streaming, true>(srcs, weights, n, group_starts, dst, span);
 }
 
+#if MORI_EP_ROW_BYTES == 16
+//! @brief A sum that keeps its fp32, as `Widened` has it: for each 16 bytes of T the parts one behind the other.
+template <Element T, bool Weighted>
+inline void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst, Span span) noexcept {
+  for (std::size_t at = span.begin; at < span.end; at += kVectorBytes) {
+    Terms<T, Weighted, 1> sum(srcs[0] + at, weights);
+    for (int i = 1; i < n; ++i) sum.add(Terms<T, Weighted, 1>(srcs[i] + at, Weighted ? weights + i : nullptr));
+    MORI_EP_UNROLL
+    for (int p = 0; p < Widened<T>::kCount; ++p)
+      store_vector<false>(dst + (at * Widened<T>::kCount + static_cast<std::size_t>(p) * kVectorBytes),
+                          as<Bytes>(sum.part[p]));
+  }
+}
+//! @brief The sum of such sums, rounded to T. `span` is of dst.
+template <Element T>
+inline void round_rows(const std::byte* const* srcs, int n, std::byte* dst, Span span) noexcept {
+  for (std::size_t at = span.begin; at < span.end; at += kVectorBytes) {
+    Widened<T> sum;
+    MORI_EP_UNROLL
+    for (int p = 0; p < Widened<T>::kCount; ++p) {
+      std::size_t const from = at * Widened<T>::kCount + static_cast<std::size_t>(p) * kVectorBytes;
+      sum.part[p] = load<Floats>(srcs[0] + from);
+      for (int i = 1; i < n; ++i) sum.part[p] = sum.part[p] + load<Floats>(srcs[i] + from);
+    }
+    store_vector<false>(dst + at, narrow<T>(sum));
+  }
+}
+#endif
+
 }  // namespace mori_ep::exec::host::MORI_EP_ROW_NAMESPACE
 
 #if MORI_EP_ROW_BYTES > 16 && defined(__clang__)

@@ -56,7 +56,7 @@ class Event {
 class Stream {
  public:
   static constexpr std::size_t kQueueDepth = 512;
-  static constexpr std::size_t kWorkBytes = 896;
+  static constexpr std::size_t kWorkBytes = 1216;
   static constexpr int kMaxThreads = 1024;
   // Below this many bytes a launch's rows may still be in cache when they are read; above it, stores that read the
   // line first cost a third of the bandwidth (bench/results).

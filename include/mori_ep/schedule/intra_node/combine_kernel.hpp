@@ -10,7 +10,8 @@
 //!     arena, and s acquires far.ready of n, a word for each run. The network has read d's rows then, so 2 holds as it
 //!     stands; and d puts there again in combine n + 1, after its dispatch n + 1 has heard s's counts of n + 1, which s
 //!     publishes in a stream that has finished combine n. A ticket may be dropped between its two halves: then it is
-//!     dispatch n + 1 of s that acquires far.ready of n from d, before it tells d its counts (announce_far).
+//!     dispatch n + 1 of s that acquires far.ready of n from d, before it tells d its counts (announce_far). With relays
+//!     a rank of each other node sums there, and sends one row for each token: relay.hpp, 4.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,7 @@
 
 #include "mori_ep/routing/route.hpp"
 #include "mori_ep/schedule/intra_node/fault.hpp"
+#include "mori_ep/schedule/intra_node/relay_combine.hpp"
 #include "mori_ep/schedule/intra_node/work_split.hpp"
 
 namespace mori_ep::schedule::intra_node {
@@ -25,10 +27,12 @@ namespace mori_ep::schedule::intra_node {
 //! @brief One rank's combine: y [t, H] = sum over the ranks each token went to, in ascending rank order, node by node.
 template <class PeerRef, Element T, bool Weighted>
 struct CombineKernel {
+  static constexpr bool kExact = sums_are_exact<PeerRef, T>();  // what relays send back is wider than rows are
+
   FaultPort<PeerRef> port;
   SetLayout set;
   [[no_unique_address]] FarLayoutOf<PeerRef> far;
-  std::int32_t topk, routes_per_token, ranks_per_group;
+  std::int32_t topk, routes_per_token, ranks_per_group, max_tokens;
   Half halves;
   const std::byte* x;    // [rows >= recv_count, H] to be staged, or nullptr: the rows are in the registered buffer
   const float* weights;  // [rows >= recv_count, K] to be summed into weights_out, or nullptr
@@ -64,6 +68,8 @@ struct CombineKernel {
     bool const stopped = s.flags[kStopped] != 0;
 
     if (has(halves, Half::send)) offer(ctx, s, state, epoch, stopped);
+    if constexpr (PeerRef::kRelays)
+      if (has(halves, Half::send) && !stopped && await_rows(ctx, s, epoch, false)) return_sums(ctx, s, state, epoch);
     if (has(halves, Half::recv) && !stopped) {
       // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies
       // together.
@@ -76,7 +82,7 @@ struct CombineKernel {
       for (std::int32_t t = first;; t += step) {
         // Where the first token's rows are is known before they are ready.
         Sources const sources = t < tokens ? locate(ctx, s, t) : Sources{};
-        if (!ready) ready = await_rows(ctx, s, epoch);
+        if (!ready) ready = await_rows(ctx, s, epoch, true);
         if (!ready || t >= tokens) break;
         reduce_token(ctx, s, t, sources, share);
       }
@@ -127,7 +133,7 @@ struct CombineKernel {
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
            peer += ctx.blocks() * threads(ctx))
         if (!port.reaches_far(peer)) ctx.signal_after_launch(tell_ready(s, peer), epoch, 0);
-      if constexpr (PeerRef::kFar)
+      if constexpr (PeerRef::kFar && !PeerRef::kRelays)
         if (ctx.block() == 0 && ctx.warp() == 0 && !stopped) offer_far(ctx, state, epoch);
       return;
     }
@@ -142,7 +148,7 @@ struct CombineKernel {
       for (std::int32_t peer = 0; peer < port.peers.world; ++peer)
         if (!port.reaches_far(peer)) ctx.signal(tell_ready(s, peer), epoch, 0);
     }
-    if constexpr (PeerRef::kFar) {
+    if constexpr (PeerRef::kFar && !PeerRef::kRelays) {
       ctx.block_sync();
       if (s.flags[kOffers] != 0 && ctx.warp() == 0) offer_far(ctx, state, epoch);
     }
@@ -197,26 +203,64 @@ struct CombineKernel {
     }
   }
 
-  //! Acquires every peer's rows. False when a peer did not come.
+  //! Sends back what this rank sums for sources of other nodes.
   template <class Ctx>
-  MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch) const {
+  MORI_EP_HD void return_sums(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch) const {
+    if (ctx.block() == 0 && thread(ctx) == 0) ctx.store(&state->combine_sent, epoch);
+    SumReturner<PeerRef, T, Weighted, kExact>{.port = port,
+                                              .far = far,
+                                              .peers = s.peers,
+                                              .combine_x = set.combine_x,
+                                              .combine_weights = set.combine_weights,
+                                              .topk = topk,
+                                              .max_tokens = max_tokens,
+                                              .hidden = hidden,
+                                              .weights = weights != nullptr,
+                                              .epoch = epoch,
+                                              .sources = s.sources,
+                                              .row_factors = s.factors}
+        .run(ctx);
+  }
+
+  //! Acquires every peer's rows; with relays those of this node and, `all`, the sums of the others. False when a peer did
+  //! not come.
+  template <class Ctx>
+  MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool all) const {
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
     MORI_EP_ROLLED
     for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx)) {
+      if (PeerRef::kRelays && port.peers.is_far(peer)) continue;
       if (!await_peer(ctx, ready + peer, epoch, peer)) {
         ctx.shared_add(s.flags + kUnready, 1u);
         break;
       }
     }
+    if constexpr (PeerRef::kRelays)
+      if (all && !await_sums(ctx, epoch)) ctx.shared_add(s.flags + kUnready, 1u);
     ctx.block_sync();
     return s.flags[kUnready] == 0;
+  }
+  //! This thread's share of the words by which relays say that sums are here.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_HD bool await_sums(Ctx& ctx, std::uint32_t epoch) const {
+    auto* words = port.peers.template mine<std::uint64_t>(far.ready);
+    std::int32_t const nodes = far.nodes.count(), parity = static_cast<std::int32_t>(epoch % 2);
+    auto* sent = port.peers.template mine<std::int32_t>(far.sent) + parity * nodes;
+    MORI_EP_ROLLED
+    for (std::int32_t i = thread(ctx); i < nodes * far.chunks; i += threads(ctx)) {
+      std::int32_t const node = quotient(i, far.chunks), chunk = i - node * far.chunks;
+      if (chunk >= far.chunks_of(ctx.load(sent + node))) continue;
+      if (!port.await(ctx, words + i, epoch, Phase::combine_ready, far.nodes.relay(port.peers.rank, node)))
+        return false;
+    }
+    return true;
   }
 
   //! What comes back from a near peer is there when it says so; from a far one it comes in parts.
   template <class Ctx>
   [[nodiscard]] MORI_EP_HD bool await_peer(Ctx& ctx, std::uint64_t* ready, std::uint32_t epoch,
                                            std::int32_t peer) const {
-    if constexpr (PeerRef::kFar)
+    if constexpr (PeerRef::kFar && !PeerRef::kRelays)
       if (port.reaches_far(peer)) {
         auto* parts = port.peers.template mine<std::uint64_t>(far.ready) + peer * kFarReturns;
         MORI_EP_ROLLED
@@ -237,7 +281,12 @@ struct CombineKernel {
   [[nodiscard]] MORI_EP_HD const V* came_back(Ctx& ctx, const PeerRef& peers, routing::RouteEntry entry,
                                               const comm::Region& there, comm::Region FarLayout::*back,
                                               std::size_t width) const {
-    if constexpr (PeerRef::kFar)
+    if constexpr (PeerRef::kRelays) {
+      if (entry.rank >= port.peers.world)  // a node's sum
+        return reinterpret_cast<const V*>(port.peers.template mine<std::byte>(far.returned) +
+                                          static_cast<std::size_t>(entry.row) * far.record.back_bytes +
+                                          (std::same_as<V, float> ? far.record.back_weights : 0));
+    } else if constexpr (PeerRef::kFar)
       if (port.peers.is_far(entry.rank)) {
         FarPlace const place = ctx.load(port.peers.template mine<FarPlace>(far.places) + entry.rank);
         return port.peers.template mine<V>(far.*back) +
@@ -255,7 +304,7 @@ struct CombineKernel {
   //! Looks up where the rows of token t are, one per lane.
   template <class Ctx>
   MORI_EP_HD Sources locate(Ctx& ctx, const Scratch& s, std::int32_t t) const {
-    bool const grouped = ranks_per_group < port.peers.world;
+    bool const grouped = ranks_per_group < port.peers.world;  // with relays: are there several nodes?
     Sources sources;
     ctx.warp_sync();
     MORI_EP_ROLLED
@@ -268,7 +317,9 @@ struct CombineKernel {
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
-      if (grouped) s.nodes[i] = quotient(entry.rank, ranks_per_group);
+      if (grouped)
+        s.nodes[i] = PeerRef::kRelays && entry.rank >= port.peers.world ? entry.rank - port.peers.world
+                                                                        : quotient(entry.rank, ranks_per_group);
     }
     ctx.warp_sync();
     MORI_EP_ROLLED
@@ -284,6 +335,8 @@ struct CombineKernel {
     std::byte* out = y + token * y_stride;
     if (sources.count == 0)
       ctx.zero_row(out, hidden * sizeof(T), share.part, share.parts);
+    else if constexpr (kExact)
+      reduce_exactly(ctx, s, token, sources.count, out, share);
     else
       ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, sources.count, sources.group_starts, out, hidden,
                                             share.part, share.parts);
@@ -291,6 +344,37 @@ struct CombineKernel {
     MORI_EP_ROLLED
     for (std::int32_t k = ctx.lane(); k < topk; k += Ctx::lanes)
       ctx.store(weights_out + token * weights_out_stride + k, reduce_weight(ctx, routes_of(t), sources, k));
+  }
+
+  //! The rows of this node first, to one of fp32; then that and the other nodes' sums.
+  template <class Ctx>
+  MORI_EP_HD void reduce_exactly(Ctx& ctx, const Scratch& s, std::size_t token, std::int32_t count, std::byte* out,
+                                 const WarpShare& share) const {
+    std::int32_t const here = quotient(port.peers.rank, ranks_per_group);
+    bool const grouped = ranks_per_group < port.peers.world;
+    std::int32_t begin = 0, end = grouped ? 0 : count;
+    MORI_EP_ROLLED
+    for (std::int32_t i = 0; grouped && i < count; ++i) {
+      if (s.nodes[i] < here) begin = end = i + 1;
+      if (s.nodes[i] == here) end = i + 1;
+    }
+    if (end - begin == count) {
+      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, count, 1, out, hidden, share.part, share.parts);
+      return;
+    }
+    if (end > begin) {
+      std::byte* const own = port.peers.template mine<std::byte>(far.own) + token * hidden * sizeof(float);
+      ctx.template sum_rows<T, Weighted>(s.sources + begin, s.factors + begin, end - begin, own, hidden, share.part,
+                                         share.parts);
+      ctx.warp_sync();
+      if (ctx.lane() == 0) {
+        s.sources[begin] = own;
+        for (std::int32_t i = end; i < count; ++i) s.sources[begin + 1 + i - end] = s.sources[i];
+      }
+      ctx.warp_sync();
+      count -= end - begin - 1;
+    }
+    ctx.template round_rows<T>(s.sources, count, out, hidden, share.part, share.parts);
   }
 
   //! Weight k of one token, summed as its row is: node by node, in ascending rank order.

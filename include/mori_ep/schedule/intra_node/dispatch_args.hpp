@@ -44,12 +44,19 @@ struct DispatchArgs {
     return scales + static_cast<std::size_t>(token) * scales_stride;
   }
 
+  //! @brief What is counted: rows for each rank and, where there are relays, behind them copies for each node.
+  [[nodiscard]] MORI_EP_HD std::int32_t columns() const {
+    if constexpr (PeerRef::kRelays)
+      return placement.world() + far.nodes.count();
+    else
+      return placement.world();
+  }
   //! @brief What far rank `peer` will be told in `epoch`, as counts_of() and expert_counts_of() have it there, one
   //!        behind the other.
   [[nodiscard]] MORI_EP_HD std::uint64_t* far_words(std::int32_t peer, std::uint32_t epoch) const {
     auto const world = static_cast<std::ptrdiff_t>(placement.world());
     return port.peers.template mine<std::uint64_t>(far.words) +
-           ((epoch % 2) * world + peer) * (world + placement.experts_per_rank() + 2);
+           ((epoch % 2) * world + peer) * (columns() + placement.experts_per_rank() + 2);
   }
   enum FarWord : std::int32_t { kCounts = 0, kExperts = 1 };
   //! @brief The number of the word by which far rank `source` says that what it tells is here.
@@ -95,12 +102,12 @@ struct DispatchArgs {
                                                        std::int32_t source) const {
     return peers.template at<std::uint64_t>(peer, set.rows_arrived) + static_cast<std::ptrdiff_t>(source) * kMaxBlocks;
   }
-  //! @brief What `source` tells `peer` in `epoch`: its rows for each rank, then how many of its blocks send rows.
+  //! @brief What `source` tells `peer` in `epoch`: its rows for each column, then how many of its blocks send rows.
   template <class Peers>
   [[nodiscard]] MORI_EP_HD std::uint64_t* counts_of(const Peers& peers, std::int32_t peer, std::int32_t source,
                                                     std::uint32_t epoch) const {
     auto const world = static_cast<std::ptrdiff_t>(placement.world());
-    return peers.template at<std::uint64_t>(peer, set.counts) + ((epoch % 2) * world + source) * (world + 1);
+    return peers.template at<std::uint64_t>(peer, set.counts) + ((epoch % 2) * world + source) * (columns() + 1);
   }
   //! @brief What `source` tells `peer` in `epoch`: its rows for each expert of `peer`, then how many ids name nothing.
   template <class Peers>
@@ -112,8 +119,9 @@ struct DispatchArgs {
   }
 };
 
-//! @brief A block's scratch during a dispatch. Votes say which tokens go to which rank: a word per tile of tokens and
-//!        rank, a bit per token. Those of one window of tokens are here at a time.
+//! @brief A block's scratch during a dispatch. Votes say which tokens go to which column: a word per tile of tokens and
+//!        column, a bit per token. Those of one window of tokens are here at a time. C columns: the ranks and, where
+//!        there are relays, behind them the nodes.
 template <class PeerRef>
 struct DispatchScratch {
   enum Flag : std::int32_t {
@@ -136,65 +144,71 @@ struct DispatchScratch {
   PeerRef peers;            // through `table`
   std::byte** table;        // [W] arena bases
   std::uint32_t* flags;     // [kFlags]
-  std::uint32_t* before;    // [W] rows of earlier ranks, and of tokens before the window
-  std::uint32_t* total;     // [W] rows of all tokens, by destination (when the blocks share the counting)
+  std::uint32_t* before;    // [C] rows of earlier ranks, and of tokens before the window
+  std::uint32_t* total;     // [C] rows of all tokens, by destination (when the blocks share the counting)
   std::uint32_t* experts;   // [E] rows of the tokens that this block counts, by expert
   std::uint32_t* received;  // [E_r] rows received, by local expert
   std::uint32_t* rows;      // [W] rows that each source sends here
   std::uint32_t* blocks;    // [W] how many blocks of each source send rows
-  std::uint32_t* votes;     // [tiles][W]
-  std::uint32_t* first;     // [tiles][W] rows of the window's earlier tiles
-  std::uint32_t* runs;      // [tiles / kTilesOfRun][W] rows of a run of tiles
+  std::uint32_t* votes;     // [tiles][C]
+  std::uint32_t* first;     // [tiles][C] rows of the window's earlier tiles
+  std::uint32_t* runs;      // [tiles / kTilesOfRun][C] rows of a run of tiles
   // far ranks:
   std::uint32_t* shift;  // [W] a row of ours there is staged at row + shift
   std::uint32_t* stage;  // [W] where our rows for each are staged
-  std::uint32_t* there;  // [W] where each has staged its rows for this rank
+  std::uint32_t* there;  // [W] where each has staged its rows for this rank; with relays, its copies
+  // with relays:
+  std::uint32_t* copies;   // [N] of this rank's tokens for each node; `stage` has where they are staged
+  std::uint32_t* relayed;  // [W] how many records each source sends to this rank
   // of this warp:
   std::byte** targets;   // [K] the rows of the token that it moves, in ascending rank order
   std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
-  std::uint32_t* marks;  // [kTilesAtOnce][W] votes of the tokens that it counts
+  std::uint32_t* marks;  // [kTilesAtOnce][C] votes of the tokens that it counts
 
   //! @brief How many tiles a window has.
-  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t world) noexcept {
-    std::int32_t const fit = 2048 / world / kTilesOfRun * kTilesOfRun;
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t columns) noexcept {
+    std::int32_t const fit = 2048 / columns / kTilesOfRun * kTilesOfRun;
     return fit > 128 ? 128 : fit < kFewestTiles ? kFewestTiles : fit;
   }
   //! @brief How many words are added to, and start at zero.
-  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t sums(std::int32_t world, std::int32_t experts) noexcept {
-    return kFlags + 2 * world + 2 * experts;
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t sums(std::int32_t columns, std::int32_t experts) noexcept {
+    return kFlags + 2 * columns + 2 * experts;
   }
-  [[nodiscard]] static constexpr std::size_t bytes(int world, int experts, int topk, int warps) noexcept {
-    auto const words = static_cast<std::size_t>(sums(world, experts) + 2 * world + (PeerRef::kFar ? 3 : 0) * world +
-                                                (2 * tiles(world) + tiles(world) / kTilesOfRun) * world +
-                                                warps * (kTile + kTilesAtOnce * world));
+  [[nodiscard]] static constexpr std::size_t bytes(int world, int columns, int experts, int topk, int warps) noexcept {
+    auto const words = static_cast<std::size_t>(sums(columns, experts) + 2 * world + (PeerRef::kFar ? 5 : 0) * world +
+                                                (2 * tiles(columns) + tiles(columns) / kTilesOfRun) * columns +
+                                                warps * (kTile + kTilesAtOnce * columns));
     auto const pointers = static_cast<std::size_t>(world + warps * topk);
     return words * sizeof(std::uint32_t) + pointers * sizeof(std::byte*) + 64;
   }
   template <class Ctx>
-  static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t experts, std::int32_t topk) {
-    std::int32_t const world = far.world, window = tiles(world) * world;
+  static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t columns, std::int32_t experts,
+                                          std::int32_t topk) {
+    std::int32_t const world = far.world, window = tiles(columns) * columns;
     auto const words = [&](std::int32_t n) { return ctx.template shared<std::uint32_t>(static_cast<std::size_t>(n)); };
     auto const pointers = [&](std::int32_t n) { return ctx.template shared<std::byte*>(static_cast<std::size_t>(n)); };
     DispatchScratch s;
     s.table = pointers(world);
     s.peers = far.with_table(s.table);
     s.targets = pointers(ctx.warps() * topk) + ctx.warp() * topk;
-    s.flags = words(sums(world, experts) + 2 * world);
+    s.flags = words(sums(columns, experts) + 2 * world);
     s.before = s.flags + kFlags;
-    s.total = s.before + world;
-    s.experts = s.total + world;
+    s.total = s.before + columns;
+    s.experts = s.total + columns;
     s.received = s.experts + experts;
     s.rows = s.received + experts;
     s.blocks = s.rows + world;
     s.votes = words(2 * window + window / kTilesOfRun);
     s.first = s.votes + window;
     s.runs = s.first + window;
-    s.marks = words(ctx.warps() * (kTilesAtOnce * world + kTile)) + ctx.warp() * (kTilesAtOnce * world + kTile);
-    s.tokens = reinterpret_cast<std::int32_t*>(s.marks + kTilesAtOnce * world);
+    s.marks = words(ctx.warps() * (kTilesAtOnce * columns + kTile)) + ctx.warp() * (kTilesAtOnce * columns + kTile);
+    s.tokens = reinterpret_cast<std::int32_t*>(s.marks + kTilesAtOnce * columns);
     if constexpr (PeerRef::kFar) {
-      s.shift = words(3 * world);
+      s.shift = words(5 * world);
       s.stage = s.shift + world;
       s.there = s.stage + world;
+      s.copies = s.there + world;
+      s.relayed = s.copies + world;
     }
     return s;
   }

@@ -14,6 +14,11 @@ namespace mori_ep::schedule::intra_node {
 //!        `tally_experts` when shared; `hear_experts` by one block.
 template <class PeerRef, routing::IndexType Index>
 struct CountExchange {
+  //! @brief Signal words of this rank, side by side.
+  struct FarReturns {
+    std::uint64_t* first;
+    std::int32_t count;
+  };
   using Args = DispatchArgs<PeerRef, Index>;
   using Scratch = DispatchScratch<PeerRef>;
 
@@ -50,21 +55,26 @@ struct CountExchange {
     MORI_EP_ROLLED
     for (std::int32_t chunk = shared ? ctx.block() + ctx.blocks() * ctx.warp() : ctx.warp(); chunk < chunks;
          chunk += (shared ? ctx.blocks() : 1) * ctx.warps()) {
-      std::int32_t const world = args.placement.world(), tile = chunk * (kChunk<Ctx> / Scratch::kTile),
-                         marked = kChunk<Ctx> / Scratch::kTile * world;
+      std::int32_t const columns = args.columns(), tile = chunk * (kChunk<Ctx> / Scratch::kTile),
+                         marked = kChunk<Ctx> / Scratch::kTile * columns;
       by_lane(ctx, marked, [&](std::int32_t i) { s.marks[i] = 0; });
       ctx.warp_sync();
       MORI_EP_ROLLED
       for (std::int32_t i = ctx.lane(); i < kChunk<Ctx>; i += Ctx::lanes) {
         std::int32_t const t = chunk * kChunk<Ctx> + i;
-        std::uint32_t* marks = s.marks + i / Scratch::kTile * world;
+        std::uint32_t* marks = s.marks + i / Scratch::kTile * columns;
         MORI_EP_ROLLED
         for (std::int32_t from = 0; from < args.topk && t < count; from += Args::kIdsAtOnce, early = false) {
           if (!early) args.read_ids(ctx, t, from, ids);
           MORI_EP_UNROLL
           for (std::int32_t k = 0; k < Args::kIdsAtOnce; ++k)
-            if (std::int32_t const rank = args.placement.rank_of(ids[k]); rank >= 0)
+            if (std::int32_t const rank = args.placement.rank_of(ids[k]); rank >= 0) {
               ctx.warp_or(marks + rank, std::uint32_t{1} << (i % Scratch::kTile));
+              if constexpr (PeerRef::kRelays)
+                if (args.port.peers.is_far(rank))
+                  ctx.warp_or(marks + args.placement.world() + args.far.nodes.of(rank),
+                              std::uint32_t{1} << (i % Scratch::kTile));
+            }
           if (counts_experts) count_experts(ctx, t, from, ids);
         }
       }
@@ -72,8 +82,8 @@ struct CountExchange {
       auto* words = votes_of(tile);
       by_lane(ctx, marked, [&](std::int32_t i) {
         if (!shared)
-          s.votes[tile * world + i] = s.marks[i];
-        else if (tile * Scratch::kTile + quotient(i, world) * Scratch::kTile < count)
+          s.votes[tile * columns + i] = s.marks[i];
+        else if (tile * Scratch::kTile + quotient(i, columns) * Scratch::kTile < count)
           ctx.post(words + i, epoch, s.marks[i]);
       });
       ctx.warp_sync();
@@ -84,7 +94,7 @@ struct CountExchange {
   //!        `total` and keeps the first window's. False when a block did not come.
   template <class Ctx>
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool hear_votes(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), words = tiles_of(count) * world;
+    std::int32_t const columns = args.columns(), words = tiles_of(count) * columns;
     MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < words; i += threads(ctx)) {
       std::uint32_t votes = 0;
@@ -93,8 +103,8 @@ struct CountExchange {
         ctx.shared_add(s.flags + Scratch::kVotesUnheard, 1u);
         break;
       }
-      if (i < Scratch::tiles(world) * world) s.votes[i] = votes;
-      ctx.shared_add(s.total + (i - quotient(i, world) * world),
+      if (i < Scratch::tiles(columns) * columns) s.votes[i] = votes;
+      ctx.shared_add(s.total + (i - quotient(i, columns) * columns),
                      static_cast<std::uint32_t>(routing::count_bits(votes)));
     }
     ctx.block_sync();
@@ -104,13 +114,13 @@ struct CountExchange {
   //! @brief The votes of the window that begins at token `begin`, which is not the first; `before` moves on to it.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void turn_window(Ctx& ctx, std::int32_t begin) const {
-    std::int32_t const world = args.placement.world(), last = (Scratch::tiles(world) - 1) * world;
+    std::int32_t const columns = args.columns(), last = (Scratch::tiles(columns) - 1) * columns;
     ctx.block_sync();
-    by_thread(ctx, world, [&](std::int32_t d) {
+    by_thread(ctx, columns, [&](std::int32_t d) {
       s.before[d] += s.first[last + d] + static_cast<std::uint32_t>(routing::count_bits(s.votes[last + d]));
     });
     ctx.block_sync();
-    by_thread(ctx, window_tiles(begin) * world, [&](std::int32_t i) {
+    by_thread(ctx, window_tiles(begin) * columns, [&](std::int32_t i) {
       std::uint32_t votes = 0;  // there, since it has been heard before
       (void)args.port.await(ctx, votes_of(begin / Scratch::kTile) + i, epoch, Phase::dispatch_counts,
                             args.port.peers.rank, &votes, exec::WaitOrder::none);
@@ -124,25 +134,25 @@ struct CountExchange {
   //! @brief Counts the window's rows before each of its tiles. The block has met since the votes came.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void number(Ctx& ctx, std::int32_t begin) const {
-    std::int32_t const world = args.placement.world(), tiles = window_tiles(begin),
+    std::int32_t const columns = args.columns(), tiles = window_tiles(begin),
                        runs = (tiles + Scratch::kTilesOfRun - 1) / Scratch::kTilesOfRun;
     auto const walk = [&](std::int32_t i, std::uint32_t rows, bool keeps) {
-      std::int32_t const run = quotient(i, world), d = i - run * world, end = (run + 1) * Scratch::kTilesOfRun;
+      std::int32_t const run = quotient(i, columns), d = i - run * columns, end = (run + 1) * Scratch::kTilesOfRun;
       MORI_EP_ROLLED
       for (std::int32_t tile = run * Scratch::kTilesOfRun; tile < tiles && tile < end; ++tile) {
-        if (keeps) s.first[tile * world + d] = rows;
-        rows += static_cast<std::uint32_t>(routing::count_bits(s.votes[tile * world + d]));
+        if (keeps) s.first[tile * columns + d] = rows;
+        rows += static_cast<std::uint32_t>(routing::count_bits(s.votes[tile * columns + d]));
       }
       return rows;
     };
     if (runs > 1) {
-      by_thread(ctx, runs * world, [&](std::int32_t i) { s.runs[i] = walk(i, 0, false); });
+      by_thread(ctx, runs * columns, [&](std::int32_t i) { s.runs[i] = walk(i, 0, false); });
       ctx.block_sync();
     }
-    by_thread(ctx, runs * world, [&](std::int32_t i) {
+    by_thread(ctx, runs * columns, [&](std::int32_t i) {
       std::uint32_t rows = 0;
       MORI_EP_ROLLED
-      for (std::int32_t earlier = i - world; earlier >= 0; earlier -= world) rows += s.runs[earlier];
+      for (std::int32_t earlier = i - columns; earlier >= 0; earlier -= columns) rows += s.runs[earlier];
       (void)walk(i, rows, true);
     });
   }
@@ -154,7 +164,8 @@ struct CountExchange {
   //!        a peer did not come.
   template <class Ctx>
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announce(Ctx& ctx) const {
-    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
+    std::int32_t const world = args.placement.world(), columns = args.columns(),
+                       local_experts = args.placement.experts_per_rank();
     MORI_EP_ROLLED
     for (std::int32_t peer = ctx.block(); peer < world; peer += ctx.blocks()) {
       if constexpr (PeerRef::kFar)
@@ -165,12 +176,12 @@ struct CountExchange {
       bool const absent = args.port.left_out(peer);
       auto* counts = args.port.tell(
           peer, [&](std::int32_t at, std::int32_t from) { return args.counts_of(s.peers, at, from, epoch); });
-      by_thread(ctx, world + 1, [&](std::int32_t d) {
+      by_thread(ctx, columns + 1, [&](std::int32_t d) {
         ctx.signal_after_launch(counts + d, epoch,
-                                absent       ? 0
-                                : d == world ? static_cast<std::uint32_t>(ctx.blocks())
-                                : shared     ? s.total[d]
-                                             : all_rows(d));
+                                absent         ? 0
+                                : d == columns ? static_cast<std::uint32_t>(ctx.blocks())
+                                : shared       ? s.total[d]
+                                               : all_rows(d));
       });
       if (shared) continue;
       auto* words = tell_experts(peer);
@@ -193,21 +204,23 @@ struct CountExchange {
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announce_far(Ctx& ctx, std::int32_t peer) const {
     std::uint32_t const last = epoch - 1;
     if (ctx.load(&args.port.peers.template mine<SetState>(args.set.state)->combine_sent) == last) {
-      auto* parts = args.port.peers.template mine<std::uint64_t>(args.far.ready) + peer * kFarReturns;
-      by_thread(ctx, kFarReturns, [&](std::int32_t i) {
-        if (!args.port.await(ctx, parts + i, last, Phase::combine_ready, peer))
+      auto const [parts, returns] = returns_of(ctx, peer, last);
+      by_thread(ctx, returns, [&, first = parts](std::int32_t i) {
+        if (!args.port.await(ctx, first + i, last, Phase::combine_ready, peer))
           ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
       });
       ctx.block_sync();
       if (s.flags[Scratch::kUnheard] != 0) return false;
     }
-    std::int32_t const world = args.placement.world(), local_experts = args.placement.experts_per_rank();
+    std::int32_t const columns = args.columns(), local_experts = args.placement.experts_per_rank();
     std::uint64_t* const words = args.far_words(peer, epoch);
-    by_thread(ctx, world + 1, [&](std::int32_t d) {
-      ctx.store(words + d, exec::signal_word(epoch, d == world ? staged_before(peer) : rows_for(d)));
+    by_thread(ctx, columns + 1, [&](std::int32_t d) {
+      ctx.store(words + d, exec::signal_word(epoch, d < columns        ? rows_for(d)
+                                                    : PeerRef::kRelays ? 0
+                                                                       : staged_before(peer)));
     });
     by_thread(ctx, shared ? 0 : local_experts + 1, [&](std::int32_t e) {
-      ctx.store(words + world + 1 + e,
+      ctx.store(words + columns + 1 + e,
                 exec::signal_word(
                     epoch, e == local_experts ? s.flags[Scratch::kInvalid] : s.experts[peer * local_experts + e]));
     });
@@ -219,7 +232,7 @@ struct CountExchange {
     }
     return true;
   }
-  //! @brief This rank's rows for rank d, dropped ones too.
+  //! @brief This rank's rows for column d, dropped ones too.
   [[nodiscard]] MORI_EP_HD std::uint32_t rows_for(std::int32_t d) const { return shared ? s.total[d] : all_rows(d); }
   //! @brief Where the rows for far rank `peer` are staged: behind those for the far ranks before it.
   [[nodiscard]] MORI_EP_HD std::uint32_t staged_before(std::int32_t peer) const {
@@ -250,9 +263,9 @@ struct CountExchange {
       std::int32_t const peer = expert ? quotient(i, local_experts) : i - experts;
       if constexpr (PeerRef::kFar)
         if (args.port.reaches_far(peer)) {
-          ctx.store(args.far_words(peer, epoch) + args.placement.world() + 1 +
-                        (expert ? i - peer * local_experts : local_experts),
-                    exec::signal_word(epoch, expert ? ctx.load(tally + i) : invalid));
+          ctx.store(
+              args.far_words(peer, epoch) + args.columns() + 1 + (expert ? i - peer * local_experts : local_experts),
+              exec::signal_word(epoch, expert ? ctx.load(tally + i) : invalid));
           return;
         }
       ctx.post(tell_experts(peer) + (expert ? i - peer * local_experts : local_experts), epoch,
@@ -277,36 +290,50 @@ struct CountExchange {
   //!        not come.
   template <class Ctx>
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool hear(Ctx& ctx, bool closing) const {
-    std::int32_t const world = args.placement.world(), me = args.port.peers.rank, counts = world * (world + 1);
+    std::int32_t const world = args.placement.world(), me = args.port.peers.rank, each = args.columns() + 1,
+                       counts = world * each;
     auto* words = args.counts_of(s.peers, me, 0, epoch);
     MORI_EP_ROLLED
     for (std::int32_t i = thread(ctx); i < counts; i += threads(ctx)) {
-      std::int32_t const source = quotient(i, world + 1), d = i - source * (world + 1);
+      std::int32_t const source = quotient(i, each), d = i - source * each;
       std::uint32_t payload = 0;
       if (!args.hear_far(ctx, source, epoch, Args::kCounts) ||
           !args.port.await(ctx, words + i, epoch, Phase::dispatch_counts, source, &payload)) {
         ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
         break;
       }
-      if (d == world) {
+      if (d + 1 == each) {
         bool const far = args.port.reaches_far(source);
         s.blocks[source] = far ? kFarPuts : payload;
-        if constexpr (PeerRef::kFar) s.there[source] = payload;
+        if constexpr (PeerRef::kFar && !PeerRef::kRelays) s.there[source] = payload;
         continue;
       }
+      if constexpr (PeerRef::kRelays)
+        if (d >= world) {
+          hear_copies(ctx, source, d - world, payload);
+          continue;
+        }
       if (source < me) ctx.shared_add(s.before + d, payload);
       if (d == me) {
         s.rows[source] = payload;
         ctx.shared_add(s.flags + Scratch::kReceived, payload);
       }
     }
-    if (closing && count == 0) hear_blocks(ctx, threads(ctx) - 1 - thread(ctx));
+    if (closing && count == 0 && !PeerRef::kRelays) hear_blocks(ctx, threads(ctx) - 1 - thread(ctx));
     if (closing && !shared) {
       std::int32_t const others = thread(ctx) - (counts < threads(ctx) ? counts : 0);
       hear_experts(ctx, others < 0 ? others + threads(ctx) : others, threads(ctx));
     }
     ctx.block_sync();
-    if constexpr (PeerRef::kFar) {
+    if constexpr (PeerRef::kRelays) {
+      by_thread(ctx, args.far.nodes.count(), [&](std::int32_t node) {
+        s.copies[node] = rows_for(world + node);
+        std::uint32_t earlier = 0;
+        for (std::int32_t n = 0; n < node; ++n) earlier += rows_for(world + n);
+        s.stage[node] = earlier;
+      });
+      ctx.block_sync();
+    } else if constexpr (PeerRef::kFar) {
       by_thread(ctx, world, [&](std::int32_t d) {
         s.stage[d] = staged_before(d);
         s.shift[d] = s.stage[d] - s.before[d];
@@ -351,16 +378,43 @@ struct CountExchange {
   }
 
  private:
+  //! The words by which far rank `peer` says what came back from it in epoch `last`, and how many there are: with relays,
+  //! a word for each chunk of this rank's copies that went to it.
+  template <class Ctx>
+  [[nodiscard]] MORI_EP_BODY MORI_EP_HD FarReturns returns_of(Ctx& ctx, std::int32_t peer, std::uint32_t last) const {
+    auto* words = args.port.peers.template mine<std::uint64_t>(args.far.ready);
+    if constexpr (PeerRef::kRelays) {
+      const Nodes& nodes = args.far.nodes;
+      std::int32_t const node = nodes.of(peer), parity = static_cast<std::int32_t>(last % 2);
+      if (nodes.relay(args.port.peers.rank, node) != peer) return {words, 0};
+      auto* sent = args.port.peers.template mine<std::int32_t>(args.far.sent) + parity * nodes.count();
+      return {words + node * args.far.chunks, args.far.chunks_of(ctx.load(sent + node))};
+    } else {
+      return {words + peer * kFarReturns, kFarReturns};
+    }
+  }
+  //! What `source` sends to `node`: if this rank relays it, how much it is, and where `source` has it.
+  template <class Ctx>
+  MORI_EP_BODY MORI_EP_HD void hear_copies(Ctx& ctx, std::int32_t source, std::int32_t node,
+                                           std::uint32_t copies) const {
+    const Nodes& nodes = args.far.nodes;
+    std::int32_t const me = args.port.peers.rank, here = nodes.of(me), from = nodes.of(source);
+    if (from == here || nodes.relay(source, here) != me) return;
+    if (node == here) s.relayed[source] = copies;
+    if (node < here) ctx.shared_add(s.there + source, copies);
+  }
+
   //! Asks the network to put what far rank `peer` is told, and to say so. By a whole warp.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void tell_far(Ctx& ctx, std::int32_t peer, typename Args::FarWord what) const {
     auto const world = static_cast<std::size_t>(args.placement.world()),
+               columns = static_cast<std::size_t>(args.columns()),
                local_experts = static_cast<std::size_t>(args.placement.experts_per_rank()),
                me = static_cast<std::size_t>(args.port.peers.rank), to = static_cast<std::size_t>(peer),
                parity = static_cast<std::size_t>(epoch % 2);
     bool const experts = what == Args::kExperts;
-    std::size_t const words = experts ? local_experts + 1 : world + 1,
-                      from = (parity * world + to) * (world + local_experts + 2) + (experts ? world + 1 : 0);
+    std::size_t const words = experts ? local_experts + 1 : columns + 1,
+                      from = (parity * world + to) * (columns + local_experts + 2) + (experts ? columns + 1 : 0);
     const comm::Region& there = experts ? args.set.expert_counts : args.set.counts;
     args.port.put_far(
         ctx, peer,
@@ -380,19 +434,19 @@ struct CountExchange {
   }
   //! How many tiles the window that begins at token `begin` has.
   [[nodiscard]] MORI_EP_HD std::int32_t window_tiles(std::int32_t begin) const {
-    std::int32_t const left = tiles_of(count - begin), most = Scratch::tiles(args.placement.world());
+    std::int32_t const left = tiles_of(count - begin), most = Scratch::tiles(args.columns());
     return left < most ? left : most;
   }
   [[nodiscard]] MORI_EP_HD std::uint64_t* votes_of(std::int32_t tile) const {
     return args.port.peers.template mine<std::uint64_t>(args.set.votes) +
-           static_cast<std::ptrdiff_t>(tile) * args.placement.world();
+           static_cast<std::ptrdiff_t>(tile) * args.columns();
   }
-  //! This rank's rows for rank d, of votes that are all here.
+  //! This rank's rows for column d, of votes that are all here.
   [[nodiscard]] MORI_EP_HD std::uint32_t all_rows(std::int32_t d) const {
     std::int32_t rows = 0;
     MORI_EP_ROLLED
     for (std::int32_t tile = 0; tile < tiles_of(count); ++tile)
-      rows += routing::count_bits(s.votes[tile * args.placement.world() + d]);
+      rows += routing::count_bits(s.votes[tile * args.columns() + d]);
     return static_cast<std::uint32_t>(rows);
   }
 

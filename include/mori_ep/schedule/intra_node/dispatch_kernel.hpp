@@ -30,7 +30,7 @@
 //!     that tells d flushes and meets before it asks; d reads a far rank's words only after it has acquired far.told of
 //!     n, so they need not be whole by themselves. s writes what it has staged again in dispatch n + 1 (counts: n + 2)
 //!     after it has heard d's counts of n + 1, which d publishes after its dispatch n has ended, which has acquired all
-//!     of them: so the network has read them.
+//!     of them: so the network has read them. With relays, which pass rows on inside their node: relay.hpp.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,9 @@ struct DispatchKernel {
   DispatchArgs<PeerRef, Index> args;
 
   //! @brief Scratch per block.
-  [[nodiscard]] static constexpr std::size_t shared_bytes(int world, int experts, int topk, int warps) noexcept {
-    return Scratch::bytes(world, experts, topk, warps);
+  [[nodiscard]] static constexpr std::size_t shared_bytes(int world, int columns, int experts, int topk,
+                                                          int warps) noexcept {
+    return Scratch::bytes(world, columns, experts, topk, warps);
   }
 
   template <exec::KernelContext Ctx>
@@ -64,7 +65,7 @@ struct DispatchKernel {
     Index ids[Args::kIdsAtOnce];
     bool const early = sends && !shared && Counts::first_token(ctx) < args.tokens;
     if (early) args.read_ids(ctx, Counts::first_token(ctx), 0, ids);
-    Scratch const s = Scratch::carve(ctx, args.port.peers, args.placement.experts(), args.topk);
+    Scratch const s = Scratch::carve(ctx, args.port.peers, args.columns(), args.placement.experts(), args.topk);
     clear(ctx, s);
     if (thread(ctx) == 0 && failed) s.flags[Scratch::kStopped] = 1;
 
@@ -97,8 +98,11 @@ struct DispatchKernel {
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void clear(Ctx& ctx, const Scratch& s) const {
     std::int32_t const world = args.placement.world();
-    by_thread(ctx, Scratch::sums(world, args.placement.experts()), [&](std::int32_t i) { s.flags[i] = 0; });
-    by_thread(ctx, world, [&](std::int32_t i) { s.table[i] = ctx.load(args.port.peers.bases + i); });
+    by_thread(ctx, Scratch::sums(args.columns(), args.placement.experts()), [&](std::int32_t i) { s.flags[i] = 0; });
+    by_thread(ctx, world, [&](std::int32_t i) {
+      s.table[i] = ctx.load(args.port.peers.bases + i);
+      if constexpr (PeerRef::kRelays) s.there[i] = s.relayed[i] = 0;
+    });
   }
 
   //! This block's part in the exchange of counts, and in sending. The first blocks tell the peers; the last one, which
@@ -110,18 +114,22 @@ struct DispatchKernel {
     bool const sending = count > 0, last_warp = ctx.warp() == ctx.warps() - 1;
     if (counts.shared && sending && !counts.hear_votes(ctx)) return false;
     if (counts.announces(ctx) && !counts.announce(ctx)) return false;
-    if (!sending) enter(ctx, s, counts.epoch);
+    if (!sending && !PeerRef::kRelays) enter(ctx, s, counts.epoch);
     // While the counts travel.
-    std::int32_t const window = Scratch::tiles(args.placement.world()) * Scratch::kTile;
-    Rows rows{
-        .args = args, .s = s, .drawn = &state->parts_drawn, .count = count, .end = count < window ? count : window};
+    std::int32_t const window = Scratch::tiles(args.columns()) * Scratch::kTile;
+    Rows rows{.args = args,
+              .s = s,
+              .drawn = &state->parts_drawn,
+              .epoch = counts.epoch,
+              .count = count,
+              .end = count < window ? count : window};
     if (sending) {
       rows.share_out(ctx);
       rows.prefetch(ctx);
       counts.number(ctx, 0);
     }
-    if ((sending || closing) && !counts.hear(ctx, closing)) return false;
-    if (closing && !counts.shared) account(ctx, s, state, count, thread(ctx), threads(ctx));
+    if ((sending || closing || PeerRef::kRelays) && !counts.hear(ctx, closing)) return false;
+    if (closing && !counts.shared) account(ctx, s, state, counts, thread(ctx), threads(ctx));
     if (counts.shared && last_warp) counts.tally_experts(ctx, state);
     MORI_EP_ROLLED
     while (sending) {
@@ -134,9 +142,14 @@ struct DispatchKernel {
     if (closing && counts.shared && last_warp) {
       counts.hear_experts(ctx, ctx.lane(), Ctx::lanes);
       ctx.warp_sync();
-      account(ctx, s, state, count, ctx.lane(), Ctx::lanes);
+      account(ctx, s, state, counts, ctx.lane(), Ctx::lanes);
     }
-    if (sending) publish_rows(ctx, s, counts, state);
+    if constexpr (PeerRef::kRelays) {
+      RecordForwarder<PeerRef, Index, Weighted>{args, s, counts.epoch}.forward(ctx);
+      ctx.block_sync();
+      if (s.flags[Scratch::kMissing] != 0) return false;
+    }
+    if (sending || PeerRef::kRelays) publish_rows(ctx, s, counts, state);
     return true;
   }
 
@@ -156,7 +169,7 @@ struct DispatchKernel {
       if (!args.port.left_out(peer) && !args.port.peers.is_far(peer))
         ctx.signal(args.rows_arrived(s.peers, peer, args.port.peers.rank) + ctx.block(), counts.epoch, 0);
     });
-    if constexpr (PeerRef::kFar) {
+    if constexpr (PeerRef::kFar && !PeerRef::kRelays) {
       // An arrival releases what the block staged and acquires what earlier blocks staged: the last sends all.
       if (thread(ctx) == 0) s.flags[Scratch::kLastStaged] = ctx.arrive(&state->blocks_staged) ? 1 : 0;
       ctx.block_sync();
@@ -223,19 +236,26 @@ struct DispatchKernel {
     ctx.block_sync();
   }
 
+  //! Will the blocks of `source` say that its rows are here? Where it relays, also when none of them is its own.
+  [[nodiscard]] static MORI_EP_HD bool speaks(const Scratch& s, std::int32_t source) {
+    return PeerRef::kRelays || s.rows[source] != 0;
+  }
+
   //! Thread i takes the i-th word of all sources' words laid end to end.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool sending,
                                           bool of_all) const {
     std::int32_t const me = args.port.peers.rank;
-    std::int32_t const first = of_all ? 0 : me, end = of_all ? args.placement.world() : me + 1;
+    std::int32_t first = of_all ? 0 : me, end = of_all ? args.placement.world() : me + 1;
+    if constexpr (PeerRef::kRelays)
+      if (of_all) first = args.port.peers.near.begin, end = args.port.peers.near.end;  // they pass on the others' rows
     auto at = static_cast<std::uint32_t>(thread(ctx));
     MORI_EP_ROLLED
     for (std::int32_t source = first; source < end;) {
-      bool const own = sending && source == me;
-      std::uint32_t const words = own                   ? static_cast<std::uint32_t>(ctx.blocks())
-                                  : s.rows[source] == 0 ? 0
-                                                        : s.blocks[source];
+      bool const own = (sending || (PeerRef::kRelays && has(args.halves, Half::send))) && source == me;
+      std::uint32_t const words = own                 ? static_cast<std::uint32_t>(ctx.blocks())
+                                  : speaks(s, source) ? s.blocks[source]
+                                                      : 0;
       if (at >= words) {
         at -= words;
         ++source;
@@ -252,21 +272,31 @@ struct DispatchKernel {
   //! What this rank receives, in all and by expert, and from how many blocks: known before the rows are there. By
   //! thread `first` of `step`.
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void account(Ctx& ctx, const Scratch& s, SetState* state, std::int32_t count,
+  MORI_EP_BODY MORI_EP_HD void account(Ctx& ctx, const Scratch& s, SetState* state, const Counts& counts,
                                        std::int32_t first, std::int32_t step) const {
     std::int64_t const total = s.flags[Scratch::kReceived], kept = total < args.capacity ? total : args.capacity;
     if (first == 0) {
       ctx.store(&state->totals, routing::RecvTotals{static_cast<std::int32_t>(kept), 0, total, total - kept,
                                                     static_cast<std::int64_t>(s.flags[Scratch::kInvalidTold])});
-      ctx.store(&state->tokens, count);
+      ctx.store(&state->tokens, counts.count);
     }
     auto* senders = args.port.peers.template mine<std::uint32_t>(args.set.senders);
     for (std::int32_t source = first; source < args.placement.world() && !has(args.halves, Half::recv); source += step)
-      ctx.store(senders + source, s.rows[source] == 0 ? 0u : s.blocks[source]);
+      ctx.store(senders + source, speaks(s, source) ? s.blocks[source] : 0u);
     auto* expert_count = args.port.peers.template mine<std::int32_t>(args.set.expert_count);
     for (std::int32_t e = first; e < args.placement.experts_per_rank(); e += step)
       ctx.store(expert_count + e, static_cast<std::int32_t>(s.received[e]));
-    if constexpr (PeerRef::kFar) {
+    if constexpr (PeerRef::kRelays) {
+      const Nodes& nodes = args.far.nodes;
+      auto* places = args.port.peers.template mine<RelayPlace>(args.far.places);
+      for (std::int32_t slot = first; slot < nodes.slots(); slot += step)
+        if (std::int32_t const source = nodes.source(slot, args.port.peers.rank); source >= 0)
+          ctx.store(places + slot, RelayPlace{static_cast<std::int32_t>(s.relayed[source]), s.there[source]});
+      auto* sent = args.port.peers.template mine<std::int32_t>(args.far.sent) +
+                   static_cast<std::int32_t>(counts.epoch % 2) * nodes.count();
+      for (std::int32_t node = first; node < nodes.count(); node += step)
+        ctx.store(sent + node, static_cast<std::int32_t>(s.copies[node]));
+    } else if constexpr (PeerRef::kFar) {
       auto* places = args.port.peers.template mine<FarPlace>(args.far.places);
       for (std::int32_t source = first; source < args.placement.world(); source += step) {
         std::int64_t begins = 0;

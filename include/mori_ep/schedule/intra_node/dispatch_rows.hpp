@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "mori_ep/schedule/intra_node/dispatch_args.hpp"
+#include "mori_ep/schedule/intra_node/relay_dispatch.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -21,7 +22,8 @@ struct RowSender {
 
   const DispatchArgs<PeerRef, Index>& args;
   const Scratch& s;
-  std::uint32_t* drawn;         // how many parts of this dispatch have been drawn
+  std::uint32_t* drawn;  // how many parts of this dispatch have been drawn
+  std::uint32_t epoch;
   std::int32_t count;           // tokens of this rank
   std::int32_t begin = 0, end;  // the window's
   std::int32_t parts = 1;       // of a row
@@ -65,6 +67,8 @@ struct RowSender {
       ctx.multicast_row(
           args.row_of(t), s.targets, [&] { return place(ctx, t, part == 0); }, args.row_bytes, part, parts);
       ctx.warp_sync();  // all have done with these targets
+      if constexpr (PeerRef::kRelays)
+        records().row_staged(ctx, quotient(t - begin, Scratch::kTile), (t - begin) % Scratch::kTile);
       if (scarce) break;
       unit = unit_of(ctx, drawn_now);
     }
@@ -90,38 +94,92 @@ struct RowSender {
   //! `keeps`. How many there are, without those that find no room.
   template <class Ctx>
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t place(Ctx& ctx, std::int32_t t, bool keeps) const {
-    std::int32_t const world = args.placement.world(), tile = quotient(t - begin, Scratch::kTile) * world,
-                       bit = (t - begin) % Scratch::kTile;
+    std::int32_t const tile = quotient(t - begin, Scratch::kTile) * args.columns(), bit = (t - begin) % Scratch::kTile;
     std::size_t const list = static_cast<std::size_t>(t) * static_cast<std::size_t>(args.routes_per_token);
     auto* routes = args.port.peers.template mine<routing::RouteEntry>(args.set.routes) + list;
     auto* factors = args.port.peers.template mine<float>(args.set.route_weights) + list;
-    std::int32_t copies = 0;
+    std::int32_t copies = 0, listed = 0;
     MORI_EP_ROLLED
-    for (std::int32_t from = 0; from < world; from += Ctx::lanes) {
-      std::int32_t const d = from + ctx.lane() < world ? from + ctx.lane() : 0;
+    for (std::int32_t from = 0; from < destinations(); from += Ctx::lanes) {
+      bool const one = from + ctx.lane() < destinations();
+      std::int32_t const d = one ? destination(from + ctx.lane()) : 0;
       std::uint32_t const votes = s.votes[tile + d];
       std::uint32_t const row = s.before[d] + s.first[tile + d] + votes_below(votes, bit);
-      bool const goes =
-          from + ctx.lane() < world && ((votes >> bit) & 1u) != 0 && row < static_cast<std::uint32_t>(args.capacity);
+      bool const goes = one && ((votes >> bit) & 1u) != 0 && (is_node(d) || has_room(row));
       std::uint64_t const going = ctx.ballot(goes);
       std::int32_t const at = copies + routing::count_bits(going & routing::low_bits(ctx.lane()));
       copies += routing::count_bits(going);
-      if (!goes) continue;
-      s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, &FarLayout::x, row, args.row_bytes);
-      if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
-      if constexpr (Weighted)
-        if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
+      if constexpr (PeerRef::kRelays) {
+        // A node has no room for it when none of its ranks has; then nothing comes back from there.
+        bool const lists = goes && (!is_node(d) || node_has_room(tile, bit, d - args.placement.world()));
+        std::uint64_t const listing = ctx.ballot(lists);
+        std::int32_t const entry = listed + routing::count_bits(listing & routing::low_bits(ctx.lane()));
+        listed += routing::count_bits(listing);
+        if (!goes) continue;
+        std::int32_t const node = d - args.placement.world();
+        s.targets[at] =
+            is_node(d) ? records().record(node, row) : to_be_at<std::byte>(d, args.set.recv_x, {}, row, args.row_bytes);
+        if (!keeps || !lists) continue;
+        std::uint32_t const comes_back = is_node(d) ? s.stage[node] + row : row;
+        ctx.store(routes + entry, routing::RouteEntry{d, static_cast<std::int32_t>(comes_back)});
+        if constexpr (Weighted) ctx.store(factors + entry, is_node(d) ? 1.0f : weight_of(ctx, t, d));
+      } else {
+        listed = copies;
+        if (!goes) continue;
+        s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, &FarLayout::x, row, args.row_bytes);
+        if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
+        if constexpr (Weighted)
+          if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
+      }
     }
-    for (std::int32_t at = copies + ctx.lane(); keeps && at < args.routes_per_token; at += Ctx::lanes)
+    for (std::int32_t at = listed + ctx.lane(); keeps && at < args.routes_per_token; at += Ctx::lanes)
       ctx.store(routes + at, routing::RouteEntry{});
     ctx.warp_sync();
     return copies;
   }
+  //! What a token's copies go to, in the order in which they are summed: the ranks or, with relays, this node's ranks
+  //! between the other nodes.
+  [[nodiscard]] MORI_EP_HD std::int32_t destinations() const {
+    if constexpr (PeerRef::kRelays)
+      return args.far.nodes.count() - 1 + near_ranks();
+    else
+      return args.placement.world();
+  }
+  //! The column of the i-th of them.
+  [[nodiscard]] MORI_EP_HD std::int32_t destination(std::int32_t i) const {
+    if constexpr (PeerRef::kRelays) {
+      std::int32_t const here = args.far.nodes.of(args.port.peers.rank), rank = i - here;
+      if (rank >= 0 && rank < near_ranks()) return args.port.peers.near.begin + rank;
+      return args.placement.world() + (i < here ? i : i - near_ranks() + 1);
+    } else {
+      return i;
+    }
+  }
+  [[nodiscard]] MORI_EP_HD std::int32_t near_ranks() const {
+    return args.port.peers.near.end - args.port.peers.near.begin;
+  }
+  [[nodiscard]] MORI_EP_HD bool is_node(std::int32_t column) const {
+    return PeerRef::kRelays && column >= args.placement.world();
+  }
+  [[nodiscard]] MORI_EP_HD bool has_room(std::uint32_t row) const {
+    return row < static_cast<std::uint32_t>(args.capacity);
+  }
+  [[nodiscard]] MORI_EP_HD bool node_has_room(std::int32_t tile, std::int32_t bit, std::int32_t node) const {
+    std::int32_t const first = args.far.nodes.first(node), behind = first + args.far.nodes.size(node);
+    MORI_EP_ROLLED
+    for (std::int32_t d = first; d < behind; ++d) {
+      std::uint32_t const votes = s.votes[tile + d];
+      if (((votes >> bit) & 1u) != 0 && has_room(s.before[d] + s.first[tile + d] + votes_below(votes, bit)))
+        return true;
+    }
+    return false;
+  }
+  [[nodiscard]] MORI_EP_HD RecordSender<PeerRef, Index> records() const { return {args, s, epoch, parts}; }
   //! What shall be row `row` of rank d's `near`, of `width` elements: there, or, for a far rank, where it is staged.
   template <class V>
   [[nodiscard]] MORI_EP_HD V* to_be_at(std::int32_t d, const comm::Region& near, comm::Region FarLayout::*far,
                                        std::uint32_t row, std::size_t width) const {
-    if constexpr (PeerRef::kFar)
+    if constexpr (PeerRef::kFar && !PeerRef::kRelays)
       if (args.port.peers.is_far(d))
         return args.port.peers.template mine<V>(args.far.*far) + static_cast<std::size_t>(row + s.shift[d]) * width;
     return s.peers.template at<V>(d, near) + static_cast<std::size_t>(row) * width;
@@ -143,21 +201,27 @@ struct RowSender {
   //! side by side there, and the ticket's copy of a tile.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void send_beside(Ctx& ctx, std::int32_t first, std::int32_t step) const {
-    std::int32_t const each = args.placement.world() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;
+    std::int32_t const each = destinations() + 1, tiles = (end - begin + Scratch::kTile - 1) / Scratch::kTile;
     MORI_EP_ROLLED
     for (std::int32_t i = first; i < tiles * each; i += step) {
       std::int32_t const tile = quotient(i, each), d = i - tile * each;
-      if (d + 1 == each)
+      if (d + 1 == each) {
         keep_routing(ctx, begin + tile * Scratch::kTile);
-      else
-        tell(ctx, tile, d);
+        continue;
+      }
+      if constexpr (PeerRef::kRelays)
+        if (is_node(destination(d))) {
+          records().tell(ctx, begin, tile, destination(d) - args.placement.world());
+          continue;
+        }
+      tell(ctx, tile, destination(d));
     }
   }
 
   //! What rank d gets beside the rows of a tile: source positions, ids, weights, scales.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void tell(Ctx& ctx, std::int32_t tile, std::int32_t d) const {
-    std::int32_t const place = tile * args.placement.world() + d;
+    std::int32_t const place = tile * args.columns() + d;
     std::uint32_t const votes = s.votes[place];
     std::int64_t const row = std::int64_t{s.before[d]} + s.first[place], room = args.capacity - row;
     std::int32_t copies = routing::count_bits(votes);

@@ -10,6 +10,8 @@
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/routing/route.hpp"
 #include "mori_ep/schedule/config.hpp"
+#include "mori_ep/schedule/intra_node/nodes.hpp"
+#include "mori_ep/schedule/intra_node/relay_layout.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -17,7 +19,6 @@ inline constexpr int kMaxBufferSets = 2;
 inline constexpr int kTile = 32;        //!< tokens whose votes fit a word
 inline constexpr int kMaxBlocks = 256;  //!< of a launch: each has a word of its own on every peer
 inline constexpr int kFarPuts = 5;      //!< that bring a far rank's rows: payload, ids, weights, scales, positions
-inline constexpr int kNoNetwork = -1;   //!< for a number of far ranks
 inline constexpr int kFarReturns = 2;   //!< that bring them back: rows, weights
 
 //! @brief The near flags of a fault, in the arena.
@@ -77,11 +78,12 @@ struct FarPlace {
   std::uint32_t there = 0;  //!< where its rows that are here come back to
 };
 
-//! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank.
+//! @brief The regions of one buffer set; [W] rows of what peers write are indexed by the writing rank. C columns: the
+//!        ranks and, where there are relays, behind them the nodes.
 struct SetLayout {
   // written by peers
-  comm::Region counts;        //!< [2][W][W + 1] signal words, by epoch's parity: rows s sends to each rank; its senders
-  comm::Region rows_arrived;  //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
+  comm::Region counts;  //!< [2][W][C + 1] signal words, by epoch's parity: rows s sends to each column; its senders
+  comm::Region rows_arrived;   //!< [W][kMaxBlocks] signal words: the rows that a block of s sends are here
   comm::Region combine_ready;  //!< [W] signal words: the combine rows of s may be read
   comm::Region expert_counts;  //!< [2][W][E_r + 1] the same: rows of s per local expert, dropped too; its invalid ids
   comm::Region recv_x;         //!< [R][H]
@@ -98,7 +100,7 @@ struct SetLayout {
   comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: sums over that rank's experts
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
-  comm::Region votes;          //!< [ceil(M / kTile)][W] signal words: which tokens of a tile go to each rank, as bits
+  comm::Region votes;          //!< [ceil(M / kTile)][C] signal words: which tokens of a tile go to each column, as bits
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
@@ -123,11 +125,11 @@ struct FarLayout {
 
   //! @brief Nothing, where there is no network. With one, also when no rank is far: kernels keep places all the same.
   static constexpr FarLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
-                                  std::size_t row_bytes, std::size_t index_bytes, int far_ranks) noexcept {
-    if (far_ranks == kNoNetwork) return {};
+                                  std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
+    if (!network.far || network.relays) return {};
+    auto const far_ranks = static_cast<std::size_t>(world - network.nodes.size(network.nodes.count() - 1));
     auto const w = static_cast<std::size_t>(world), k = static_cast<std::size_t>(c.num_experts_per_token);
-    auto const copies =
-        static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, static_cast<std::size_t>(far_ranks));
+    auto const copies = static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, far_ranks);
     FarLayout out;
     out.told = at.add(4 * w, sizeof(std::uint64_t));
     out.ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
@@ -146,7 +148,8 @@ struct FarLayout {
 //! @brief What a kernel is given of it, where no rank is far.
 struct NoFarLayout {};
 template <class PeerRef>
-using FarLayoutOf = std::conditional_t<PeerRef::kFar, FarLayout, NoFarLayout>;
+using FarLayoutOf =
+    std::conditional_t<PeerRef::kRelays, RelayLayout, std::conditional_t<PeerRef::kFar, FarLayout, NoFarLayout>>;
 
 //! @brief The notice board of one rank: small, and host-visible on every machine.
 struct BoardLayout {
@@ -173,15 +176,16 @@ struct Layout {
   comm::Region board_bases;  //!< [W] notice board addresses
   SetLayout sets[kMaxBufferSets];
   FarLayout far[kMaxBufferSets];
+  RelayLayout relay[kMaxBufferSets];
   std::size_t bytes = 0;
   std::size_t contract_bytes = 0;  //!< received rows with weights, ids, scales and positions, and the combine rows
   bool overflow = false;
   std::int32_t routes_per_token = 1;
+  std::int32_t columns = 1;  //!< of counts and votes
 
-  //! @brief `far_ranks`: how many ranks of the world only a network reaches, or kNoNetwork.
   static constexpr Layout make(const EpDispatchCombineConfig& c, int world, std::size_t element_bytes,
-                               std::size_t index_bytes, int far_ranks = kNoNetwork) noexcept {
-    auto const w = static_cast<std::size_t>(world);
+                               std::size_t index_bytes, const Network& network = {}) noexcept {
+    auto const w = static_cast<std::size_t>(world), columns = static_cast<std::size_t>(network.columns(world));
     auto const k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
     auto const local_experts = static_cast<std::size_t>(c.num_experts_per_rank);
@@ -190,17 +194,18 @@ struct Layout {
     comm::LayoutBuilder at;
     Layout out;
     out.routes_per_token = static_cast<std::int32_t>(routes);
+    out.columns = network.columns(world);
     out.gate = at.add(1, sizeof(FaultGate));
     out.bases = at.add(w, sizeof(std::byte*));
     out.board_bases = at.add(w, sizeof(std::byte*));
     for (int i = 0; i < c.num_buffer_sets; ++i) {
       SetLayout& set = out.sets[i];
-      set.counts = at.add(2 * w * (w + 1), sizeof(std::uint64_t));
+      set.counts = at.add(2 * w * (columns + 1), sizeof(std::uint64_t));
       set.rows_arrived = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       set.state = at.add(1, sizeof(SetState));
-      set.votes = at.add(w * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + kTile - 1) / kTile),
+      set.votes = at.add(columns * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + kTile - 1) / kTile),
                          sizeof(std::uint64_t));
       set.expert_tally = at.add(w * local_experts + 1, sizeof(std::uint32_t));
       set.senders = at.add(w, sizeof(std::uint32_t));
@@ -216,7 +221,8 @@ struct Layout {
       set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
       set.combine_x = at.add(rows, row_bytes);
       set.combine_weights = at.add(rows, k * sizeof(float));
-      out.far[i] = FarLayout::make(at, c, world, row_bytes, index_bytes, far_ranks);
+      out.far[i] = FarLayout::make(at, c, world, row_bytes, index_bytes, network);
+      out.relay[i] = RelayLayout::make(at, c, world, row_bytes, index_bytes, network);
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
                             set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
     }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+//! @file Combine between nodes by relays: each sums the rows that its node returns for a record, and sends one row back.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "mori_ep/numeric/element.hpp"
+#include "mori_ep/schedule/intra_node/relay.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+//! @brief This rank as the relay of others, in a combine. Weighted: with the copies' weights, which dispatch has kept.
+//!        Exact: the sums are fp32, else elements.
+template <class PeerRef, Element T, bool Weighted, bool Exact>
+struct SumReturner {
+  const FaultPort<PeerRef>& port;
+  const RelayLayout& far;
+  PeerRef peers;  // through a block's table
+  comm::Region combine_x, combine_weights;
+  std::int32_t topk, max_tokens;
+  std::size_t hidden;
+  bool weights;  // are they returned?
+  std::uint32_t epoch;
+  const std::byte** sources;  // [K] of this warp
+  float* row_factors;         // [K] of this warp
+
+  using Sum = std::conditional_t<Exact, float, T>;
+
+  //! @brief This warp's share; the rows of this node have been acquired.
+  template <class Ctx>
+  MORI_EP_BODY MORI_EP_HD void run(Ctx& ctx) const {
+    RelayWalk<PeerRef> const walk{port, far, max_tokens};
+    using Chunk = typename RelayWalk<PeerRef>::Chunk;
+    auto* places = port.peers.template mine<RelayPlace>(far.places);
+    (void)walk.walk(
+        ctx, [&](std::int32_t slot, std::int32_t) { return ctx.load(&places[slot].records); },
+        [](const Chunk&) { return true; },
+        [&](const Chunk& chunk, std::int32_t i) {
+          sum(ctx, walk.record(chunk.slot, i), walk.factors(chunk.slot, i), walk.sum(chunk.slot, i));
+          ctx.flush_stores();
+          ctx.warp_sync();
+          auto* counter = port.peers.template mine<std::uint32_t>(far.summed) + chunk.slot * far.chunks + chunk.number;
+          if (!completes(ctx, counter, 1, chunk.end - chunk.begin)) return;
+          std::size_t const each = far.record.back_bytes, there = ctx.load(&places[chunk.slot].there);
+          std::int32_t const word = far.nodes.of(port.peers.rank) * far.chunks + chunk.number;
+          port.put_far(ctx, chunk.source,
+                       {.from = far.back.offset + walk.index(chunk.slot, chunk.begin) * each,
+                        .there = far.returned.offset + (there + static_cast<std::size_t>(chunk.begin)) * each,
+                        .bytes = static_cast<std::size_t>(chunk.end - chunk.begin) * each},
+                       far.ready.offset + static_cast<std::size_t>(word) * sizeof(std::uint64_t), epoch,
+                       Phase::combine_ready);
+        });
+  }
+
+ private:
+  template <class Ctx>
+  MORI_EP_BODY MORI_EP_HD void sum(Ctx& ctx, const std::byte* record, const float* factors, std::byte* out) const {
+    auto const* rows = reinterpret_cast<const std::int32_t*>(record + far.record.rows);
+    std::int32_t const first = port.peers.near.begin, ranks = port.peers.near.end - first;
+    std::int32_t count = 0;
+    MORI_EP_ROLLED
+    for (std::int32_t from = 0; from < ranks; from += Ctx::lanes) {
+      std::int32_t const r = from + ctx.lane();
+      std::int32_t const row = r < ranks ? ctx.load(rows + r) : -1;
+      std::uint64_t const kept = ctx.ballot(row >= 0);
+      std::int32_t const at = count + routing::count_bits(kept & routing::low_bits(ctx.lane()));
+      count += routing::count_bits(kept);
+      if (row < 0) continue;
+      sources[at] =
+          peers.template at<std::byte>(first + r, combine_x) + static_cast<std::size_t>(row) * hidden * sizeof(T);
+      if constexpr (Weighted) row_factors[at] = ctx.load(factors + r);
+    }
+    ctx.warp_sync();
+    if (count == 0)
+      ctx.zero_row(out, hidden * sizeof(Sum), 0, 1);
+    else if constexpr (Exact)
+      ctx.template sum_rows<T, Weighted>(sources, row_factors, count, out, hidden, 0, 1);
+    else
+      ctx.template reduce_rows<T, Weighted>(sources, row_factors, count, 1, out, hidden, 0, 1);
+    if (weights)
+      by_lane(ctx, topk, [&](std::int32_t k) {
+        float total = 0;
+        bool any = false;
+        MORI_EP_ROLLED
+        for (std::int32_t r = 0; r < ranks; ++r) {
+          std::int32_t const row = ctx.load(rows + r);
+          if (row < 0) continue;
+          float const term = ctx.load(peers.template at<float>(first + r, combine_weights) +
+                                      static_cast<std::size_t>(row) * static_cast<std::size_t>(topk) + k);
+          total = any ? total + term : term;
+          any = true;
+        }
+        ctx.store(reinterpret_cast<float*>(out + far.record.back_weights) + k, total);
+      });
+    ctx.warp_sync();  // all have done with these sources
+  }
+};
+
+}  // namespace mori_ep::schedule::intra_node

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+//! @file The regions of a rank that relays, and that is relayed for: what crosses the network, and how it lies.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "mori_ep/comm/symmetric_layout.hpp"
+#include "mori_ep/schedule/config.hpp"
+#include "mori_ep/schedule/intra_node/nodes.hpp"
+
+namespace mori_ep::schedule::intra_node {
+
+//! @brief How the ranks of a world are joined.
+struct Network {
+  bool far = false;  //!< may there be ranks that only a network reaches?
+  Nodes nodes;       //!< of ranks that load and store reach
+  bool relays = false;
+  bool exact = false;  //!< what relays send back is fp32
+
+  //! @brief The ranks and, where there are relays, the nodes.
+  [[nodiscard]] constexpr int columns(int world) const noexcept { return world + (relays ? nodes.count() : 0); }
+};
+
+//! @brief What a relay remembers of a source between a dispatch and its combine.
+struct RelayPlace {
+  std::int32_t records = 0;
+  std::uint32_t there = 0;  //!< where their sums come back to
+};
+
+//! @brief A copy of a token on its way to a node, and what comes back for it: offsets in bytes, all in one run so that a
+//!        chunk of them is one put.
+struct RecordLayout {
+  std::size_t ids = 0;           //!< [K] Index; behind the row [H]
+  std::size_t weights = 0;       //!< [K] fp32
+  std::size_t rows = 0;          //!< [ranks of a node] i32: the row that each keeps of it, -1: none
+  std::size_t source = 0;        //!< i32: src_rank * M + src_token
+  std::size_t carries = 0;       //!< u32, kWeights and kScales
+  std::size_t scales = 0;        //!< [scale bytes]
+  std::size_t bytes = 0;         //!< from one record to the next
+  std::size_t back_weights = 0;  //!< of a sum: [K] fp32, behind the row [H]
+  std::size_t back_bytes = 0;    //!< from one sum to the next
+
+  enum Carries : std::uint32_t { kWeights = 1, kScales = 2 };
+
+  static constexpr RecordLayout make(const EpDispatchCombineConfig& c, int ranks_of_node, std::size_t row_bytes,
+                                     std::size_t back_row_bytes, std::size_t index_bytes) noexcept {
+    constexpr std::size_t kWord = sizeof(std::int32_t);
+    auto const rounded = [](std::size_t bytes) { return (bytes + 15) / 16 * 16; };
+    auto const k = static_cast<std::size_t>(c.num_experts_per_token);
+    RecordLayout out;
+    out.ids = row_bytes;
+    out.weights = out.ids + k * index_bytes;
+    out.rows = out.weights + k * sizeof(float);
+    out.source = out.rows + static_cast<std::size_t>(ranks_of_node) * kWord;
+    out.carries = out.source + kWord;
+    out.scales = out.carries + kWord;
+    out.bytes = rounded(out.scales + c.scale_bytes());
+    out.back_weights = back_row_bytes;
+    out.back_bytes = rounded(back_row_bytes + k * sizeof(float));
+    return out;
+  }
+};
+
+//! @brief The regions of one buffer set where relays serve far ranks. N nodes, S slots of a relay (Nodes::slots), chunks
+//!        of a source: ceil(M / chunk); copies of a source: M * min(K, N - 1).
+struct RelayLayout {
+  Nodes nodes;
+  RecordLayout record;
+  std::int32_t chunk = 1;   //!< records of a put
+  std::int32_t chunks = 0;  //!< of a source to a node, at most
+  // written by the network
+  comm::Region told;      //!< as FarLayout's
+  comm::Region arrived;   //!< [S][chunks] signal words: those records of a source are here
+  comm::Region ready;     //!< [N][chunks] signal words: those sums of a node are here
+  comm::Region in;        //!< [S][M] records
+  comm::Region returned;  //!< [copies] sums, node by node
+  // read by the network
+  comm::Region words;  //!< [2][W][C + E_r + 2] what each far rank is told, by epoch's parity
+  comm::Region out;    //!< [copies] records, node by node
+  comm::Region back;   //!< [S][M] sums
+  // this rank's own
+  comm::Region staged;   //!< [N][chunks] u32, zero between launches: parts of that chunk's records that are staged
+  comm::Region summed;   //!< [S][chunks] u32, zero between launches: sums of that chunk that are there
+  comm::Region places;   //!< [S] RelayPlace
+  comm::Region sent;     //!< [2][N] i32, by epoch's parity: records sent to each node
+  comm::Region factors;  //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
+  comm::Region own;      //!< [M][H] fp32, where sums come back exact: the sum of this rank's node
+
+  //! @brief Nothing, where there are no relays.
+  static constexpr RelayLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
+                                    std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
+    if (!network.relays) return {};
+    auto const n = [](auto value) { return static_cast<std::size_t>(value); };
+    std::size_t const w = n(world), k = n(c.num_experts_per_token), m = n(c.max_num_inp_token_per_rank),
+                      nodes = n(network.nodes.count()), slots = n(network.nodes.slots()),
+                      copies = m * std::min(k, nodes - 1), hidden = n(c.hidden_dim);
+    RelayLayout out;
+    out.nodes = network.nodes;
+    out.record = RecordLayout::make(c, network.nodes.per, row_bytes, network.exact ? hidden * sizeof(float) : row_bytes,
+                                    index_bytes);
+    out.chunk = c.rows_per_chunk(out.record.bytes);
+    out.chunks = static_cast<std::int32_t>((m + n(out.chunk) - 1) / n(out.chunk));
+    std::size_t const chunks = n(out.chunks);
+    out.told = at.add(4 * w, sizeof(std::uint64_t));
+    out.arrived = at.add(slots * chunks, sizeof(std::uint64_t));
+    out.ready = at.add(nodes * chunks, sizeof(std::uint64_t));
+    out.words = at.add(2 * w * (w + nodes + n(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
+    out.staged = at.add(nodes * chunks, sizeof(std::uint32_t));
+    out.summed = at.add(slots * chunks, sizeof(std::uint32_t));
+    out.places = at.add(slots, sizeof(RelayPlace));
+    out.sent = at.add(2 * nodes, sizeof(std::int32_t));
+    out.factors = at.add(slots * m * n(network.nodes.per), sizeof(float));
+    out.in = at.add(slots * m, out.record.bytes);
+    out.out = at.add(copies, out.record.bytes);
+    out.back = at.add(slots * m, out.record.back_bytes);
+    out.returned = at.add(copies, out.record.back_bytes);
+    out.own = at.add(network.exact && slots > 0 ? m * hidden : 0, sizeof(float));
+    return out;
+  }
+
+  //! @brief How many chunks so many records make.
+  [[nodiscard]] MORI_EP_HD std::int32_t chunks_of(std::int32_t records) const noexcept {
+    return quotient(records + chunk - 1, chunk);
+  }
+};
+
+}  // namespace mori_ep::schedule::intra_node

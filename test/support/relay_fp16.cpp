@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: MIT
+#include "support/harness.hpp"
+
+namespace mori_ep::test {
+template std::string play_as<RelayOp<fp16>>(const Plan&, std::vector<std::uint64_t>*);
+template std::string play_as<RelayOp<fp16, reduce::WeightedSum, std::int64_t>>(const Plan&,
+                                                                               std::vector<std::uint64_t>*);
+template std::string play_as<RoundingRelayOp>(const Plan&, std::vector<std::uint64_t>*);
+}  // namespace mori_ep::test
