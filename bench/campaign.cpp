@@ -125,6 +125,8 @@ std::vector<Problem> make_problems(const Options& o) {
                               .experts = o.experts,
                               .dtype = dtype,
                               .schedule = o.schedule,
+                              .transport = o.transport,
+                              .nodes = o.nodes,
                               .routing = o.routing,
                               .external = o.external,
                               .launch = {.block_num = o.blocks, .warp_per_block = o.warps},
@@ -180,6 +182,9 @@ Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size
           .footprint = footprint(problem.config()),
           .staging_bytes = problem.staging_bytes(),
           .rows_received = {},
+          .rows = problem.rows(),
+          .pairs = problem.pairs(),
+          .crossing = problem.config().schedule == "v1" ? problem.far_pairs() : problem.far_rows(),
           .mori = {},
           .mpi = {}};
   for (int rank = 0; rank < row.config.world; ++rank) row.rows_received.push_back(problem.received(rank).size());
@@ -209,6 +214,7 @@ int run_campaign(const Options& options, const std::vector<Problem>& problems, c
                 .mpi = "",
                 .seed = options.seed,
                 .per_rank = options.per_rank,
+                .stats = options.stats,
                 .ceilings = nullptr,
                 .rows = {}};
   std::ofstream saved;

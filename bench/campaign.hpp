@@ -35,6 +35,9 @@ struct Options {
   int experts = 256;
   std::vector<std::string> dtypes;
   std::string schedule = "intranode";
+  std::string transport;  //!< empty: the schedule's
+  int nodes = 0;          //!< 0: the schedule's
+  bool stats = false;     //!< print what each rank put to each peer
   std::string routing = "uniform";
   bool external = false;
   int blocks = 0, warps = 0;

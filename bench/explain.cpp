@@ -60,6 +60,15 @@ Columns of `run`
   staged MB  with --external: each received row read once and written once, part of c and d+c
   check      ok, or FAILED; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
 
+Between nodes (--schedule internode or v1), a second table
+  rows       received by all ranks; pairs: distinct (token, node) pairs, a token's own node among them; crossing: what
+             goes over the network: (token, rank) pairs of other nodes, with v1 (token, node) pairs of other nodes
+  XGMI GB/s  rows x row bytes over p50us, and RDMA GB/s pairs x row bytes over p50us, as MORI's guide counts them
+  wire MB    what was put to the network in one dispatch, or combine, of all ranks: rows, what goes beside them, counts;
+             without what the network adds. wire/row: over crossing x row bytes; wire GB/s: over p50us
+  --stats    what each rank put to each peer in the whole run: messages, times that a queue was full (refusals),
+             completions, errors, and the longest that a message took to complete
+
 Columns of `mpi-baseline`
   us         p50 of mori_ep and of MPI, measured in turn in the same run; ratio: GB/s over the ceiling, with the same
              bytes for both; mori/MPI: mori_ep's time over MPI's (0.2 is a fifth)

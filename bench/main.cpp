@@ -52,7 +52,6 @@ void add_options(CLI::App& app, Options& o) {
       ->delimiter(',')
       ->check(CLI::IsMember({"bf16", "fp16", "fp32"}))
       ->capture_default_str();
-  app.add_option("--schedule", o.schedule, "intranode")->check(CLI::IsMember({"intranode"}))->capture_default_str();
   app.add_option("--routing", o.routing, "uniform, zipf, grouped, one-hot, or file:PATH (a routing log, JSON lines)")
       ->capture_default_str();
   app.add_option("--iterations", o.iterations, "Timed iterations per row")->check(positive)->capture_default_str();
@@ -118,6 +117,29 @@ void choose_ranks(const CLI::App& app, Options& o, int spawned) {
                      how + " out.");
 }
 
+//! Nodes and what joins them.
+void choose_network(Options& o) {
+  bool const near = o.schedule == "intranode";
+  if (near && (o.nodes > 1 || !o.transport.empty()))
+    throw UsageError("--nodes and --transport go with --schedule internode or v1.");
+  if (o.transport.empty()) o.transport = near ? "xgmi" : "loopback";
+  if (o.nodes == 0) o.nodes = near ? 1 : 2;
+  if (near) return;
+  if (o.exec != "host") throw UsageError("--schedule " + o.schedule + " goes with --exec host.");
+  if (o.nodes > o.world)
+    throw UsageError("--nodes " + std::to_string(o.nodes) + " of " + std::to_string(o.world) +
+                     " ranks: a node has at least one.");
+  int const of_node = (o.world + o.nodes - 1) / o.nodes, made = (o.world + of_node - 1) / of_node;
+  if (made != o.nodes)
+    throw UsageError("--nodes " + std::to_string(o.nodes) + ": " + std::to_string(o.world) + " ranks by " +
+                     std::to_string(of_node) + " make " + std::to_string(made) + " nodes. Give that, or other ranks.");
+  if (o.transport == "loopback" && o.ranks_are != RanksAre::threads)
+    throw UsageError("--transport loopback is a network inside one process: give --world alone, or --transport verbs.");
+  for (const std::string& dtype : o.dtypes)
+    if (o.transport == "verbs" && dtype != "bf16")
+      throw UsageError("--transport verbs goes with --dtype bf16, not " + dtype + ".");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -150,6 +172,15 @@ int main(int argc, char** argv) {
       ->check(CLI::Validator(check_job_name, "NAME"))
       ->needs(id);
   add_options(*run, run_options);
+  run->add_option("--schedule", run_options.schedule, "intranode, internode or v1: one copy for each rank, or node")
+      ->check(CLI::IsMember({"intranode", "internode", "v1"}))
+      ->capture_default_str();
+  run->add_option("--nodes", run_options.nodes, "Nodes that the ranks make, side by side (internode, v1: 2)")
+      ->check(whole_number(1, 8192));
+  run->add_option("--transport", run_options.transport,
+                  "Between nodes: loopback, a network inside this process (default), or verbs, RDMA, with bf16")
+      ->check(CLI::IsMember({"loopback", "verbs"}));
+  run->add_flag("--stats", run_options.stats, "Also what each rank put to each peer (table, json)");
   bool zero_copy = false;
   auto* external =
       run->add_flag("--external", run_options.external, "Combine stages its rows from the caller's buffer");
@@ -206,6 +237,7 @@ int main(int argc, char** argv) {
     auto* chosen = run->parsed() ? run : mpi;
     options.topk_given = chosen->count("--topk") > 0;
     for (int i = 0; i < argc; ++i) options.flags += (i == 0 ? "" : " ") + std::string(argv[i]);
+    if (options.stats && options.format == Format::csv) throw UsageError("--stats goes with --format table or json.");
     if (options.per_rank && options.format == Format::csv)
       throw UsageError("--per-rank goes with --format table or json.");
     for (auto const* name : {"--devices", "--graph", "--l2"})
@@ -213,6 +245,7 @@ int main(int argc, char** argv) {
         throw UsageError(std::string(name) + " goes with --exec cuda.");
     run_options.cold = cache == "cold";
     if (run->parsed()) choose_ranks(*run, options, spawned);
+    choose_network(options);
     auto const environment = mori_ep::Environment::from_process();
     if (!environment.ok()) throw UsageError(environment.message());
     options.environment = *environment;

@@ -30,6 +30,8 @@ struct Config {
   int experts = 0;
   std::string dtype;
   std::string schedule;
+  std::string transport = "xgmi";
+  int nodes = 1;  //!< of ranks side by side; the last may have fewer
   std::string routing;
   bool external = false;  //!< combine stages its rows from a buffer of the caller's
   mori_ep::launch::LaunchParams launch;
@@ -42,6 +44,9 @@ struct Config {
   bool graph = false;      //!< phases are replayed graphs
   bool cold = false;       //!< the second-level cache is swept before each phase
 
+  [[nodiscard]] bool near_only() const noexcept { return transport == "xgmi"; }
+  [[nodiscard]] int gpu_per_node() const noexcept { return (world + nodes - 1) / nodes; }
+  [[nodiscard]] int node_of(int rank) const noexcept { return rank / gpu_per_node(); }
   [[nodiscard]] bool on_host() const noexcept { return exec == "host"; }
   [[nodiscard]] const char* ranks_as() const noexcept {
     return processes ? "processes" : on_host() ? "threads" : "streams";
@@ -60,13 +65,16 @@ class Problem {
     received_.resize(static_cast<std::size_t>(config_.world));
     for (int rank = 0; rank < config_.world; ++rank)
       for (int token = 0; token < config_.tokens; ++token) {
-        bool sent = false;
+        int last_node = -1;
         for (int d = 0; d < config_.world; ++d)
           if (goes_to(rank, token, d)) {
             received_[static_cast<std::size_t>(d)].push_back({rank, token});
-            sent = true;
+            bool const far = config_.node_of(d) != config_.node_of(rank);
+            far_rows_ += far ? 1 : 0;
+            if (config_.node_of(d) != last_node) ++pairs_, far_pairs_ += far ? 1 : 0;
+            last_node = config_.node_of(d);
           }
-        tokens_sent_ += sent ? 1 : 0;
+        tokens_sent_ += last_node >= 0 ? 1 : 0;
       }
     for (auto const& rows : received_) rows_ += rows.size();
   }
@@ -94,6 +102,11 @@ class Problem {
 
   //! @brief Rows written by a dispatch, read by a combine; over all ranks.
   [[nodiscard]] std::size_t rows() const noexcept { return rows_; }
+  //! @brief Unique (token, node) pairs, the source's own node among them; those of other nodes; (token, rank) pairs of
+  //!        other nodes.
+  [[nodiscard]] std::size_t pairs() const noexcept { return pairs_; }
+  [[nodiscard]] std::size_t far_pairs() const noexcept { return far_pairs_; }
+  [[nodiscard]] std::size_t far_rows() const noexcept { return far_rows_; }
   [[nodiscard]] double dispatch_bytes() const noexcept {
     return static_cast<double>((tokens_sent_ + rows_) * config_.row_bytes());
   }
@@ -115,7 +128,7 @@ class Problem {
   Config config_;
   mori_ep::workload::Routes routes_;
   std::vector<std::vector<mori_ep::routing::SourcePos>> received_;
-  std::size_t rows_ = 0, tokens_sent_ = 0;
+  std::size_t rows_ = 0, tokens_sent_ = 0, pairs_ = 0, far_pairs_ = 0, far_rows_ = 0;
 };
 
 }  // namespace ep_bench

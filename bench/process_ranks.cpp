@@ -158,8 +158,9 @@ Ending run_as_rank(int rank, const Options& options, std::size_t problems, const
     return {.exit_code = exit_code};
   };
   try {
-    self = std::make_unique<ProcessRank>(required(Communicator::create(required(join()), options.environment)), options,
-                                         problems, leave);
+    int const gpu_per_node = options.nodes > 1 ? (options.world + options.nodes - 1) / options.nodes : 0;
+    self = std::make_unique<ProcessRank>(
+        required(Communicator::create(required(join()), options.environment, gpu_per_node)), options, problems, leave);
     int const exit_code = campaign(*self);
     return {.exit_code = exit_code, .together = true};
   } catch (const EndedByPeer& peer) {

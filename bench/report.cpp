@@ -53,6 +53,19 @@ struct MixCeilings {
   }
 };
 
+//! What one phase moved between nodes.
+struct NodeFigures {
+  double xgmi_gbps, rdma_gbps, wire_bytes, wire_per_row, wire_gbps;
+  NodeFigures(const Row& row, const Phase& phase, double wire) {
+    auto const bytes = [&](std::size_t rows) { return static_cast<double>(rows * row.config.row_bytes()); };
+    xgmi_gbps = bytes(row.rows) / phase.p50_us() / 1e3;
+    rdma_gbps = bytes(row.pairs) / phase.p50_us() / 1e3;
+    wire_bytes = wire;
+    wire_per_row = ratio(wire, bytes(row.crossing));
+    wire_gbps = wire / phase.p50_us() / 1e3;
+  }
+};
+
 void print_aligned(std::ostream& out, const std::vector<Cells>& table) {
   std::vector<std::size_t> widths(table.front().size());
   for (auto const& row : table)
@@ -126,6 +139,50 @@ std::vector<Cells> run_table(const Report& report) {
   return table;
 }
 
+//! What crossed between nodes; bytes per second as MORI's guide counts them, and as they were.
+std::vector<Cells> nodes_table(const Report& report) {
+  Cells head = kConfigHead;
+  append(head, {"|", "rows", "pairs", "crossing"});
+  for (const char* phase : {"d", "c"}) {
+    std::string const p = phase;
+    append(head, {"|", p + " XGMI GB/s", "RDMA GB/s", "wire MB", "wire/row", "wire GB/s"});
+  }
+  std::vector<Cells> table = {head};
+  for (auto const& row : report.rows) {
+    if (!row.mori.wire) continue;
+    Cells cells = config_cells(row.config);
+    append(cells, {"|", std::to_string(row.rows), std::to_string(row.pairs), std::to_string(row.crossing)});
+    NodeFigures const figures[] = {{row, row.mori.phases.dispatch, row.mori.wire->dispatch_bytes},
+                                   {row, row.mori.phases.combine, row.mori.wire->combine_bytes}};
+    for (const NodeFigures& f : figures)
+      append(cells, {"|", fixed(f.xgmi_gbps, 3), fixed(f.rdma_gbps, 3), fixed(f.wire_bytes / 1e6, 2),
+                     fixed(f.wire_per_row, 4), fixed(f.wire_gbps, 3)});
+    table.push_back(cells);
+  }
+  return table;
+}
+
+std::vector<Cells> stats_table(const Report& report) {
+  Cells head = kConfigHead;
+  append(head, {"|", "rank", "peer", "MB", "messages", "refusals", "completions", "errors", "longest us"});
+  std::vector<Cells> table = {head};
+  for (auto const& row : report.rows) {
+    if (!row.mori.wire) continue;
+    auto const world = static_cast<std::size_t>(row.config.world);
+    for (std::size_t i = 0; i < row.mori.wire->traffic.size(); ++i) {
+      const mori_ep::fabric::Traffic& t = row.mori.wire->traffic[i];
+      if (t.messages == 0) continue;
+      Cells cells = config_cells(row.config);
+      append(cells,
+             {"|", std::to_string(i / world), std::to_string(i % world), fixed(static_cast<double>(t.bytes) / 1e6, 3),
+              std::to_string(t.messages), std::to_string(t.refusals), std::to_string(t.completions),
+              std::to_string(t.errors), fixed(static_cast<double>(t.longest_wait_ns) / 1e3, 1)});
+      table.push_back(cells);
+    }
+  }
+  return table;
+}
+
 std::vector<Cells> mpi_table(const Report& report) {
   Cells head = kConfigHead;
   for (const char* phase : {"d", "c", "d+c"}) {
@@ -184,6 +241,15 @@ void print_table(std::ostream& out, const Report& report) {
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
+  bool const nodes = !c.near_only();
+  if (nodes) {
+    out << "\n# between " << c.nodes << " nodes, over " << c.transport << ": a dispatch and a combine of all ranks\n";
+    print_aligned(out, nodes_table(report));
+  }
+  if (report.stats) {
+    out << "\n# put over the network, of the whole run\n";
+    print_aligned(out, stats_table(report));
+  }
   if (report.per_rank) {
     out << "\n# per rank: each rank's own p50\n";
     Cells head = kConfigHead;
@@ -311,6 +377,33 @@ void print_json(std::ostream& out, const Report& report) {
                                      static_cast<double>(row.footprint.contract_bytes))}}},
                    {"staging_bytes", row.staging_bytes},
                    {"phases", phases_json(row.mori.phases, ceiling, mix)}};
+    result["config"]["transport"] = c.transport;
+    result["config"]["nodes"] = c.nodes;
+    if (row.mori.wire) {
+      const Wire& w = *row.mori.wire;
+      result["nodes"] = {{"rows_received", row.rows}, {"token_node_pairs", row.pairs}, {"rows_crossing", row.crossing}};
+      auto const phase = [&](const char* name, const Phase& p, double wire) {
+        NodeFigures const f(row, p, wire);
+        result["nodes"][name] = {{"xgmi_gbps", f.xgmi_gbps},
+                                 {"rdma_gbps", f.rdma_gbps},
+                                 {"wire_bytes", f.wire_bytes},
+                                 {"wire_per_row", f.wire_per_row},
+                                 {"wire_gbps", f.wire_gbps}};
+      };
+      phase("dispatch", row.mori.phases.dispatch, w.dispatch_bytes);
+      phase("combine", row.mori.phases.combine, w.combine_bytes);
+      for (std::size_t i = 0; report.stats && i < w.traffic.size(); ++i) {
+        const mori_ep::fabric::Traffic& t = w.traffic[i];
+        result["traffic"].push_back({{"rank", i / static_cast<std::size_t>(c.world)},
+                                     {"peer", i % static_cast<std::size_t>(c.world)},
+                                     {"bytes", t.bytes},
+                                     {"messages", t.messages},
+                                     {"refusals", t.refusals},
+                                     {"completions", t.completions},
+                                     {"errors", t.errors},
+                                     {"longest_wait_ns", t.longest_wait_ns}});
+      }
+    }
     if (report.devices) {
       auto& config = result["config"];
       config["devices"] = c.devices;

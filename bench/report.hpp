@@ -22,6 +22,9 @@ struct Row {
   mori_ep::Footprint footprint;
   double staging_bytes = 0;
   std::vector<std::size_t> rows_received;  //!< by rank
+  std::size_t rows = 0;                    //!< of all ranks
+  std::size_t pairs = 0;                   //!< unique (token, node) pairs
+  std::size_t crossing = 0;                //!< rows that cross a network
   Outcome mori;
   std::optional<Outcome> mpi;
 };
@@ -33,6 +36,7 @@ struct Report {
   std::string mpi;                 //!< the MPI library, when there is a comparison with it
   std::uint64_t seed = 0;
   bool per_rank = false;
+  bool stats = false;
   const Ceilings* ceilings = nullptr;
   std::vector<Row> rows;
 

@@ -2,195 +2,16 @@
 #include "run.hpp"
 
 #include <cstddef>
-#include <exception>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "buffer.hpp"
 #include "element_types.hpp"
 #include "meeting.hpp"
-#include "mori_ep/mori_ep.hpp"
-#include "no_memory.hpp"
-#include "verify.hpp"
+#include "operators.hpp"
+#include "rank.hpp"
 
 namespace ep_bench {
-namespace {
 
 using mori_ep::Communicator;
-using mori_ep::Status;
-
-template <class T>
-using Operator = mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode,
-                                            mori_ep::quant::None<T>, mori_ep::exec::Host>;
-
-//! When this rank began and ended each phase of each iteration.
-struct Timings {
-  explicit Timings(int iterations) : dispatch(iterations, 1), combine(iterations, 1), pair(iterations, 1) {}
-  Spans dispatch, combine, pair;
-};
-
-//! One rank. Members return false when the run is over: this rank has complained, or another has.
-template <class T>
-class Rank {
- public:
-  using Ep = Operator<T>;
-  Rank(const Problem& problem, Meeting& meeting, Timings& timings, int rank, Ep& ep)
-      : problem_(problem),
-        config_(problem_.config()),
-        meeting_(meeting),
-        timings_(timings),
-        rank_(rank),
-        ep_(ep),
-        x_(problem_.tokens() * hidden(), "a rank's input"),
-        y_(x_.size(), "a rank's output"),
-        external_(config_.external ? problem_.received(rank).size() * hidden() : 0, "the experts' rows") {
-    inputs_ = {.input = {x_.data(), config_.tokens, config_.hidden},
-               .indices = {problem_.ids(rank), config_.tokens, config_.topk},
-               .weights = {problem_.weights(rank), config_.tokens, config_.topk},
-               .launch = config_.launch};
-    outputs_ = {.output = {y_.data(), config_.tokens, config_.hidden}, .launch = config_.launch};
-    if (config_.external)
-      outputs_.input = {external_.data(), static_cast<std::int64_t>(problem_.received(rank).size()), config_.hidden};
-  }
-
-  //! One dispatch, the experts, one combine, all of it checked.
-  bool verify(const Verifier<T>& verifier) {
-    verifier.fill_input(rank_, x_.data());
-    y_.poison();
-    if (!meeting_.wait()) return false;
-    auto got = ep_.dispatch(inputs_, stream_);
-    if (!got.ok()) return complain(got.message());
-    if (Status s = ep_.check(got->ticket, stream_); !s.ok()) return complain(s.message());
-    Received<T> const received{.count = *got->recv_count,
-                               .rows = got->rows.data,
-                               .ids = got->indices.data,
-                               .weights = got->weights.data,
-                               .sources = ep_.get_dispatch_src_token_pos(got->ticket).data,
-                               .expert_count = got->expert_count};
-    std::string const wrong = verifier.check_dispatched(rank_, received);
-    auto const registered = ep_.get_registered_combine_input_buffer(got->ticket);
-    if (wrong.empty()) verifier.apply_experts(rank_, received, config_.external ? external_.data() : registered.data);
-    if (!wrong.empty()) return complain(wrong);
-    if (!meeting_.wait()) return false;
-    if (Status s = ep_.combine(std::move(got->ticket), outputs_, stream_); !s.ok()) return complain(s.message());
-    stream_.synchronize();
-    return check_outputs(verifier);
-  }
-
-  //! The experts' rows of the verification stay where they are, so every combine of the loop has the same result.
-  bool time(const Verifier<T>& verifier, const Progress& progress) {
-    int const warmup = config_.warmup, all = warmup + config_.iterations;
-    for (int i = -warmup; i < config_.iterations; ++i) {
-      if (rank_ == 0) progress(static_cast<double>(i + warmup) / all);
-      if (!time_phases(i) || !time_pair(i)) return false;
-    }
-    // Once more, untimed, so that an output left from an earlier iteration cannot pass.
-    y_.poison();
-    if (!time_pair(-1)) return false;
-    if (Status s = ep_.status(); !s.ok()) return complain(s.message());
-    return check_outputs(verifier);
-  }
-
- private:
-  bool time_phases(int i) {
-    if (!meeting_.wait()) return false;
-    Span dispatch{now_us(), 0}, combine;
-    auto got = ep_.dispatch(inputs_, stream_);
-    stream_.synchronize();
-    dispatch.end_us = now_us();
-    if (!got.ok()) return complain(got.message());
-    if (!meeting_.wait()) return false;
-    combine.begin_us = now_us();
-    Status const combined = ep_.combine(std::move(got->ticket), outputs_, stream_);
-    stream_.synchronize();
-    combine.end_us = now_us();
-    if (!combined.ok()) return complain(combined.message());
-    if (i >= 0) {
-      timings_.dispatch.at(i, 0) = dispatch;
-      timings_.combine.at(i, 0) = combine;
-    }
-    return true;
-  }
-  bool time_pair(int i) {
-    if (!meeting_.wait()) return false;
-    Span pair{now_us(), 0};
-    auto got = ep_.dispatch(inputs_, stream_);
-    if (!got.ok()) return complain(got.message());
-    Status const combined = ep_.combine(std::move(got->ticket), outputs_, stream_);
-    stream_.synchronize();
-    pair.end_us = now_us();
-    if (!combined.ok()) return complain(combined.message());
-    if (i >= 0) timings_.pair.at(i, 0) = pair;
-    return true;
-  }
-
-  bool check_outputs(const Verifier<T>& verifier) {
-    if (auto wrong = verifier.check_combined(rank_, y_.data()); !wrong.empty()) return complain(wrong);
-    if (auto wrong = verifier.check_input(rank_, x_.data()); !wrong.empty()) return complain(wrong);
-    return true;
-  }
-  bool complain(const std::string& what) {
-    meeting_.give_up(what);
-    return false;
-  }
-  [[nodiscard]] std::size_t hidden() const { return static_cast<std::size_t>(config_.hidden); }
-
-  const Problem& problem_;
-  const Config& config_;
-  Meeting& meeting_;
-  Timings& timings_;
-  int rank_;
-  Ep& ep_;
-  Buffer<T> x_, y_, external_;
-  typename Ep::DispatchInputs inputs_;
-  typename Ep::CombineInputs outputs_;
-  mori_ep::exec::Host::Stream stream_;
-};
-
-//! The spans of all ranks, on every rank.
-Spans gather(const Communicator& comm, Spans& own) {
-  std::vector<Span> all(own.size() * static_cast<std::size_t>(comm.world()));
-  comm.all_gather(own.data(), all.data(), own.size() * sizeof(Span)).or_throw();
-  return Spans::of_ranks(all, comm.world());
-}
-
-template <class T>
-Outcome run_typed(const Problem& problem, const Communicator& comm, Meeting& meeting, const Progress& progress) {
-  const Config& config = problem.config();
-  Timings own = with_memory_for("the times of " + std::to_string(config.iterations) + " iterations",
-                                3 * sizeof(Span) * static_cast<std::uint64_t>(config.iterations),
-                                [&] { return Timings(config.iterations); });
-  Outcome out;
-  try {
-    // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
-    Verifier<T> const before(problem, config.seed), after(problem, ~config.seed);
-    // The library's deadlines begin when all are there.
-    if (meeting.wait()) {
-      auto ep = Operator<T>::create(comm, operator_config(config));
-      ep.status().or_throw();
-      Rank<T> rank(problem, meeting, own, comm.rank(), *ep);
-      if (rank.verify(before) && rank.time(before, progress)) (void)rank.verify(after);
-    }
-  } catch (const std::exception& error) {
-    meeting.give_up(text_of(error));
-  }
-  if (!meeting.wait()) {
-    out.check = meeting.complaint().text;
-    return out;
-  }
-  try {
-    double const d = problem.dispatch_bytes(), c = problem.combine_bytes() + problem.staging_bytes();
-    out.phases = {{gather(comm, own.dispatch), d}, {gather(comm, own.combine), c}, {gather(comm, own.pair), d + c}};
-    out.check = "ok";
-  } catch (const std::exception& error) {
-    out.check = text_of(error);
-  }
-  return out;
-}
-
-}  // namespace
 
 mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
   return {.hidden_dim = c.hidden,
@@ -204,9 +25,14 @@ mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
 
 mori_ep::Footprint footprint(const Config& config) {
   return with_element_type(config.dtype, [&]<class T>(T) {
-    auto const result = Operator<T>::footprint(operator_config(config), config.world);
-    if (!result.ok()) throw UsageError(result.message());
-    return *result;
+    auto const of = [&]<class Ep>(Ep*) {
+      auto const result = Ep::footprint(operator_config(config), config.world, config.gpu_per_node());
+      if (!result.ok()) throw UsageError(result.message());
+      return *result;
+    };
+    if (config.schedule == "internode") return of(static_cast<NodesOf<mori_ep::schedule::InterNode, T>*>(nullptr));
+    if (config.schedule == "v1") return of(static_cast<NodesOf<mori_ep::schedule::InterNodeV1, T>*>(nullptr));
+    return of(static_cast<NodeOf<T>*>(nullptr));
   });
 }
 
@@ -222,15 +48,19 @@ std::int64_t needed_bytes(const Problem& problem) {
 }
 
 Outcome run_rank(const Problem& problem, const Communicator& comm, Meeting meeting, const Progress& progress) {
-  return with_element_type(problem.config().dtype,
-                           [&]<class T>(T) { return run_typed<T>(problem, comm, meeting, progress); });
+  const Config& config = problem.config();
+  if (config.transport == "verbs") return run_over_verbs(problem, comm, meeting, progress);
+  if (config.schedule == "internode") return run_internode(problem, comm, meeting, progress);
+  if (config.schedule == "v1") return run_v1(problem, comm, meeting, progress);
+  return with_element_type(config.dtype,
+                           [&]<class T>(T) { return run_with<NodeOf<T>>(problem, comm, meeting, progress); });
 }
 
 Outcome run_threads(const Problem& problem, const mori_ep::Environment& environment, const Progress& progress) {
   int const world = problem.config().world;
   MeetingBoard board;
   Outcome out;
-  mori_ep::LocalWorld(world, 0, environment.bootstrap_timeout, environment)
+  mori_ep::LocalWorld(world, problem.config().gpu_per_node(), environment.bootstrap_timeout, environment)
       .run([&](Communicator& comm) {
         Outcome of_rank = run_rank(problem, comm, Meeting(board, comm.rank(), world), progress);
         if (comm.rank() == 0) out = std::move(of_rank);

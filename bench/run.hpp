@@ -4,23 +4,32 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "meeting.hpp"
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/env.hpp"
+#include "mori_ep/fabric/counters.hpp"
 #include "mori_ep/ep_dispatch_combine.hpp"
 #include "problem.hpp"
 #include "stats.hpp"
 
 namespace ep_bench {
 
+//! @brief What a dispatch and a combine of all ranks put on the wire.
+struct Wire {
+  double dispatch_bytes = 0, combine_bytes = 0;
+  std::vector<mori_ep::fabric::Traffic> traffic;  //!< [rank][peer], of the whole run
+};
+
 //! @brief What came of one configuration.
 struct Outcome {
   Phases phases;
   std::vector<double> floor_us;          //!< samples of empty kernels launched as the phases are; none on the host
   mori_ep::launch::LaunchParams launch;  //!< in force, where it is known
+  std::optional<Wire> wire;              //!< where there are several nodes
   std::string check;                     //!< "ok", or what differs
   [[nodiscard]] bool ok() const { return check == "ok"; }
 };

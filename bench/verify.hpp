@@ -146,18 +146,21 @@ class Verifier {
   }
 
   //! @brief y[t] against the sum over ranks of their experts' answers, within what the element type can hold:
-  //!        each rank's row is rounded once, the sum once more, and fp32 adds and multiplies in between.
+  //!        each rank's row is rounded once, the sum once more, and fp32 adds and multiplies in between; relays round the
+  //!        sum of their node, too.
   [[nodiscard]] std::string check_combined(int rank, const T* y) const {
     double const unit = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, mori_ep::bf16> ? 0x1p-8 : 0x1p-11;
     double const smallest = std::is_same_v<T, mori_ep::fp16> ? 0x1p-24 * config_.topk : 0.0;  // denormals
     double const fp32 = 0x1p-24 * 2 * (config_.topk + 4);
     std::vector<T> row(hidden());
-    std::vector<double> x(2 * hidden()), of_rank(hidden()), sum(hidden()), magnitude(hidden()), terms(hidden());
+    bool const relays = config_.schedule == "v1" && !std::is_same_v<T, float>;
+    std::vector<double> x(2 * hidden()), of_rank(hidden()), sum(hidden()), magnitude(hidden()), terms(hidden()),
+        relayed(hidden());
     for (int t = 0; t < config_.tokens; ++t) {
       payload_.row(rank, t, row.data());
       for (std::size_t h = 0; h < hidden(); ++h)
         x[h] = x[h + hidden()] = static_cast<double>(static_cast<float>(row[h]));
-      for (auto* v : {&sum, &magnitude, &terms}) std::fill(v->begin(), v->end(), 0.0);
+      for (auto* v : {&sum, &magnitude, &terms, &relayed}) std::fill(v->begin(), v->end(), 0.0);
       for (int d = 0; d < config_.world; ++d) {
         if (!problem_.goes_to(rank, t, d)) continue;
         std::fill(of_rank.begin(), of_rank.end(), 0.0);
@@ -174,12 +177,13 @@ class Verifier {
         for (std::size_t h = 0; h < hidden(); ++h) {
           sum[h] += of_rank[h];
           magnitude[h] += std::abs(of_rank[h]);
+          if (relays && config_.node_of(d) != config_.node_of(rank)) relayed[h] += std::abs(of_rank[h]);
         }
       }
       for (std::size_t h = 0; h < hidden(); ++h) {
         double const got = static_cast<double>(static_cast<float>(y[offset(t) + h]));
-        double const allowed =
-            unit * ((1 + unit) * magnitude[h] + std::abs(sum[h])) + (1 + unit) * fp32 * terms[h] + smallest;
+        double const allowed = unit * ((1 + unit) * (magnitude[h] + (1 + unit) * relayed[h]) + std::abs(sum[h])) +
+                               (1 + unit) * fp32 * terms[h] + (relays ? 2 : 1) * smallest;
         if (!(std::abs(got - sum[h]) <= allowed))
           return "combine: rank " + str(rank) + ", token " + str(t) + ", element " + str(h) + ": got " + str(got) +
                  ", expected " + str(sum[h]) + " +- " + str(allowed);

@@ -11,10 +11,10 @@ target_compile_options(mori_ep_development INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,22>>:-Wno-c2y-extensions>)
 if(MORI_EP_SANITIZE STREQUAL "thread")
-  target_compile_options(mori_ep_development INTERFACE -fsanitize=thread -g -O1)
+  target_compile_options(mori_ep_development INTERFACE -fsanitize=thread -g1 -O1)
   target_link_options(mori_ep_development INTERFACE -fsanitize=thread)
 elseif(MORI_EP_SANITIZE STREQUAL "address")
-  target_compile_options(mori_ep_development INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1)
+  target_compile_options(mori_ep_development INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g1 -O1)
   target_link_options(mori_ep_development INTERFACE -fsanitize=address,undefined)
 elseif(NOT MORI_EP_SANITIZE STREQUAL "")
   message(FATAL_ERROR "MORI_EP_SANITIZE is '${MORI_EP_SANITIZE}': use thread, address or nothing.")

@@ -318,6 +318,10 @@ class EpDispatchCombine {
   //! @brief The first fault that this rank has met or been told of by a peer, or ok. Waits for nothing.
   [[nodiscard]] Status status() const noexcept { return runner_->fault(); }
 
+  //! @brief What this rank has asked of the network for `peer`, 0 to W - 1, since create() or the last recover(), during
+  //!        which nobody may call this; zeros for a peer that no network reaches. Any thread, waits for nothing.
+  [[nodiscard]] fabric::Traffic network_traffic(int peer) const noexcept { return runner_->network_traffic(peer); }
+
   //! @brief The way back after a fault. Collective: every rank calls it, also one that has seen no fault. Waits for `stream`,
   //!        voids all tickets and kept routings. Errors: a rank that does not come.
   Status recover(StreamRef stream) noexcept { return recover(runner_->members(), stream); }

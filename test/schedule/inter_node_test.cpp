@@ -152,6 +152,8 @@ TEST_CASE("nodes over the RDMA device of this machine", "[device]") {
       return;
     }
     REQUIRE(wrong == "");
+    plan.setup.config.rows_per_put = rng.in(1, 30);
+    REQUIRE(play_by_relays_over_verbs(plan) == "");
   }
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The verdict over all ranks' records: one function of the records, so every rank comes to the same.
+#include "mori_ep/schedule/join.hpp"
+
 #include <string>
 #include <vector>
 
-#include "mori_ep/schedule/join.hpp"
+#include "mori_ep/schedule/intra_node/layout.hpp"
 #include "support/catch.hpp"
 
 namespace mori_ep::test {
@@ -132,6 +134,41 @@ TEST_CASE("every shared field is compared") {
     REQUIRE(std::string(s.error().field) == kSharedConfigFields[i].name);
     REQUIRE(s.error().rank == 3);
     REQUIRE(s.error().peer == 0);
+  }
+}
+
+TEST_CASE("what no command between nodes holds is refused before anything is laid out") {
+  struct Case {
+    const char* field;
+    std::uint64_t JoinRecord::*member;
+    std::uint64_t limit;
+  };
+  for (const Case& c : {Case{"bytes of one put between nodes", &JoinRecord::put_bytes, fabric::Command::kMostBytes},
+                        Case{"arena bytes between nodes", &JoinRecord::put_reach, fabric::Command::kReach},
+                        Case{"signal bytes between nodes", &JoinRecord::signal_reach, fabric::Command::kSignalReach}}) {
+    auto records = good_records();
+    for (JoinRecord& r : records) r.*c.member = c.limit;
+    REQUIRE(judge(records).ok());
+    records[2].*c.member = c.limit + 1;
+    Status const s = judge(records);
+    REQUIRE((s.code() == Errc::invalid_config && s.error().field == std::string(c.field) && s.error().rank == 2));
+    REQUIRE(s.error().limit == static_cast<std::int64_t>(c.limit));
+  }
+  // Signals lie before rows, however large those are.
+  EpDispatchCombineConfig const large{.hidden_dim = 7168,
+                                      .max_num_inp_token_per_rank = 8192,
+                                      .num_experts_per_rank = 4,
+                                      .num_experts_per_token = 8,
+                                      .num_buffer_sets = 2};
+  for (bool relays : {false, true}) {
+    auto const layout = schedule::intra_node::Layout::make(
+        large, 64, 2, 4, {.far = true, .nodes = {.per = 8, .world = 64}, .relays = relays, .exact = true});
+    REQUIRE(layout.bytes > fabric::Command::kSignalReach);
+    REQUIRE(layout.bytes < fabric::Command::kReach);
+    REQUIRE(layout.signal_bytes < (1 << 24));
+    REQUIRE(layout.largest_put < fabric::Command::kMostBytes);
+    for (const auto& set : layout.sets) REQUIRE(set.rows_arrived.offset < layout.signal_bytes);
+    REQUIRE(layout.relay[1].ready.offset + layout.far[1].ready.offset < layout.signal_bytes);
   }
 }
 

@@ -258,8 +258,10 @@ class Player {
     return {reinterpret_cast<T*>(memory.data()), static_cast<std::int64_t>(memory.rows()),
             static_cast<std::int64_t>(cols), static_cast<std::int64_t>(ld)};
   }
-  static launch::LaunchParams launch_of(const Call& call, int salt) {
+  static launch::LaunchParams launch_of(const Call& call, int rank, int salt) {
+    if (call.launch_of_rank >= 0 && call.launch_of_rank != rank) return {};
     if (!call.mixed_launch) return {call.blocks, call.warps};
+    salt += rank;
     return {1 + (call.blocks + 3 * salt) % 7, 1 + (call.warps + salt) % 3};
   }
   static void sleep_on(Stream& stream, int us) {
@@ -278,7 +280,7 @@ class Player {
       case Step::send: {
         if (!call.delay_us.empty()) sleep_on(stream, call.delay_us[static_cast<std::size_t>(rank)]);
         typename Operator::DispatchInputs in{.input = view<const Token>(s.x, hidden(), row_ld(call)),
-                                             .launch = launch_of(call, rank)};
+                                             .launch = launch_of(call, rank, 0)};
         if (call.replay_of >= 0) {
           auto& kept = slot(rank, static_cast<std::size_t>(call.replay_of)).kept;
           if (!kept) return out_of_plan("test bug: replay without keep");
@@ -341,7 +343,7 @@ class Player {
 
   typename Operator::CombineInputs combine_inputs(Operator& op, const Call& call, Slot& s, int rank) const {
     typename Operator::CombineInputs in{.output = view<Token>(s.y, hidden(), row_ld(call)),
-                                        .launch = launch_of(call, rank + 5)};
+                                        .launch = launch_of(call, rank, 5)};
     if (!call.zero_copy)
       in.input = view<const Token>(s.in, hidden(), row_ld(call));
     else if (call.pad != 0)  // the registered buffer may also be named

@@ -4,10 +4,14 @@
 
 namespace mori_ep::test {
 
-std::string play_over_verbs(const Plan& plan) {
-  return play_as<
-      EpDispatchCombine<transport::Hybrid<fabric::Verbs>, schedule::InterNode, quant::None<bf16>, exec::Host>>(plan,
-                                                                                                               nullptr);
+namespace {
+template <class Schedule>
+using VerbsOp = EpDispatchCombine<transport::Hybrid<fabric::Verbs>, Schedule, quant::None<bf16>, exec::Host>;
+}  // namespace
+
+std::string play_over_verbs(const Plan& plan) { return play_as<VerbsOp<schedule::InterNode>>(plan, nullptr); }
+std::string play_by_relays_over_verbs(const Plan& plan) {
+  return play_as<VerbsOp<schedule::InterNodeV1With<partial::Exact>>>(plan, nullptr);
 }
 
 }  // namespace mori_ep::test

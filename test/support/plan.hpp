@@ -60,6 +60,7 @@ struct Call {
   int pad = 0;         //!< how much every leading dimension exceeds the width: elements, or 16-byte pieces of rows
   int extra_rows = 0;  //!< rows that the external combine input has beyond recv_count
   int blocks = 0, warps = 0;
+  int launch_of_rank = -1;    //!< only this rank's launches have that many; -1: all
   bool mixed_launch = false;  //!< blocks differ from rank to rank and between dispatch and combine
   std::vector<int> delay_us;  //!< by rank: sleep before the dispatch, on the stream
   int replay_of = -1;         //!< call whose kept routing is used instead of ids (and, without `weights`, weights)
@@ -87,6 +88,7 @@ std::string play_by_relays(const Plan& plan, std::vector<std::uint64_t>* hashes 
 std::string play_by_rounding_relays(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 //! @brief The same over RDMA: bf16, sums, 32-bit ids.
 std::string play_over_verbs(const Plan& plan);
+std::string play_by_relays_over_verbs(const Plan& plan);
 //! @brief The same on exec::Host, in executables of another machine.
 std::string play_on_host(const Plan& plan, std::vector<std::uint64_t>* hashes = nullptr);
 std::string describe(const Plan& plan);

@@ -26,7 +26,7 @@ concept HasGeometry = requires(const C c) {
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
 //!        acquires what every earlier block released, and leaves the counter at zero; `arrive(counter, pieces, all)` is
-//!        the same for whoever brings the last of `all` pieces. `tally` adds to a word that the
+//!        the same for whoever brings the last of `all` pieces, each a warp's that has flushed its stores and met. `tally` adds to a word that the
 //!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what
 //!        was there.
 template <class C>

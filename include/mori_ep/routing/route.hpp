@@ -118,7 +118,8 @@ struct SourcePos {
   return {flat / max_num_inp_token_per_rank, flat % max_num_inp_token_per_rank};
 }
 
-//! @brief One copy of a token: the rank it went to and its row there.
+//! @brief One copy of a token: the rank it went to and its row there. Ranks from the world's size on are nodes, for
+//!        schedules that send them one copy.
 struct alignas(8) RouteEntry {
   std::int32_t rank = -1;  //!< -1 ends a token's list
   std::int32_t row = 0;

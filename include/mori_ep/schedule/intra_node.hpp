@@ -47,7 +47,8 @@ class Runner {
                         {.far = Ref::kFar,
                          .nodes = {.per = first.end - first.begin, .world = world},
                          .relays = Ref::kRelays,
-                         .exact = sums_are_exact<Ref, T>()});
+                         .exact = sums_are_exact<Ref, T>(),
+                         .weighted = Reduce::kWeighted});
   }
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
@@ -79,6 +80,11 @@ class Runner {
       mine.most_blocks = limits.most_blocks;
       layout = layout_of(config, comm.world(), comm.gpu_per_node());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
+      if (Ref::kFar) {
+        mine.put_bytes = layout.largest_put;
+        mine.put_reach = layout.bytes;
+        mine.signal_reach = layout.signal_bytes;
+      }
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
       bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
@@ -259,6 +265,10 @@ class Runner {
       return error;
     }
     return {};
+  }
+
+  [[nodiscard]] fabric::Traffic network_traffic(int peer) const noexcept {
+    return link_ ? link_->traffic(peer) : fabric::Traffic{};
   }
 
   //! @brief May recover() be called with these?

@@ -85,6 +85,8 @@ class NetworkLink {
   }
 
   [[nodiscard]] fabric::CommandRingRef ring() const noexcept { return state_->ring.ref(); }
+  //! @brief What this rank has asked for `peer`. Any thread asks, at any time.
+  [[nodiscard]] fabric::Traffic traffic(int peer) const noexcept { return state_->fabric.counters(peer).now(); }
   //! @brief The first error that the network has had with any peer. Any thread asks.
   [[nodiscard]] Status status() const noexcept {
     for (int peer = 0; peer < state_->fabric.world(); ++peer)
@@ -148,11 +150,6 @@ struct Networked {
     if (!kNodeIsNear) return {rank, rank + 1};
     int const begin = rank / gpu_per_node * gpu_per_node;
     return {begin, begin + gpu_per_node < world ? begin + gpu_per_node : world};
-  }
-  //! @brief How many ranks a rank may have that only the network reaches, at most.
-  [[nodiscard]] static constexpr int far_ranks(int world, int gpu_per_node) noexcept {
-    NearRanks const fewest = near(world - 1, world, gpu_per_node);  // the last node may be smaller
-    return world - (fewest.end - fewest.begin);
   }
   [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
                                const fabric::CommandRingRef& ring) noexcept {

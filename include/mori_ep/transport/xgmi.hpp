@@ -10,6 +10,7 @@
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/exec/attributes.hpp"
+#include "mori_ep/fabric/counters.hpp"
 #include "mori_ep/transport/ends.hpp"
 
 namespace mori_ep::transport {
@@ -68,10 +69,10 @@ struct Xgmi {
     static Result<Link> connect(const comm::Communicator&, const Ends&, const Options&) noexcept { return Link{}; }
     [[nodiscard]] Nothing ring() const noexcept { return {}; }
     [[nodiscard]] Status status() const noexcept { return {}; }
+    [[nodiscard]] fabric::Traffic traffic(int) const noexcept { return {}; }
   };
 
   [[nodiscard]] static constexpr NearRanks near(int, int world, int) noexcept { return {0, world}; }
-  [[nodiscard]] static constexpr int far_ranks(int, int) noexcept { return 0; }
   [[nodiscard]] static Ref ref(std::byte* const* bases, std::byte* own, const comm::Communicator& comm,
                                Nothing) noexcept {
     return {bases, own, comm.rank(), comm.world()};

@@ -61,7 +61,7 @@ struct CombineKernel {
     std::int32_t const tokens = ctx.load(&state->tokens);
     if (thread(ctx) == 0) {
       s.flags[kStopped] = port.failed(ctx) ? 1 : 0;
-      s.flags[kUnready] = 0;
+      s.flags[kUnready] = s.flags[kNodeUnready] = 0;
       s.flags[kOffers] = 0;
     }
     ctx.block_sync();
@@ -93,7 +93,7 @@ struct CombineKernel {
   }
 
  private:
-  enum Flag : std::int32_t { kStopped = 0, kUnready, kOffers, kFlags };
+  enum Flag : std::int32_t { kStopped = 0, kUnready, kNodeUnready, kOffers, kFlags };
 
   struct Scratch {
     PeerRef peers;         // through `table`
@@ -215,7 +215,6 @@ struct CombineKernel {
                                               .topk = topk,
                                               .max_tokens = max_tokens,
                                               .hidden = hidden,
-                                              .weights = weights != nullptr,
                                               .epoch = epoch,
                                               .sources = s.sources,
                                               .row_factors = s.factors}
@@ -226,34 +225,21 @@ struct CombineKernel {
   //! not come.
   template <class Ctx>
   MORI_EP_HD bool await_rows(Ctx& ctx, const Scratch& s, std::uint32_t epoch, bool all) const {
+    // Two calls have a flag each: not all have read the first's when the second begins.
+    std::uint32_t* const unready = s.flags + (all ? kUnready : kNodeUnready);
     auto* ready = port.peers.template mine<std::uint64_t>(set.combine_ready);
     MORI_EP_ROLLED
     for (std::int32_t peer = thread(ctx); peer < port.peers.world; peer += threads(ctx)) {
       if (PeerRef::kRelays && port.peers.is_far(peer)) continue;
       if (!await_peer(ctx, ready + peer, epoch, peer)) {
-        ctx.shared_add(s.flags + kUnready, 1u);
+        ctx.shared_add(unready, 1u);
         break;
       }
     }
     if constexpr (PeerRef::kRelays)
-      if (all && !await_sums(ctx, epoch)) ctx.shared_add(s.flags + kUnready, 1u);
+      if (all && !await_sums(ctx, port, far, epoch)) ctx.shared_add(unready, 1u);
     ctx.block_sync();
-    return s.flags[kUnready] == 0;
-  }
-  //! This thread's share of the words by which relays say that sums are here.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_HD bool await_sums(Ctx& ctx, std::uint32_t epoch) const {
-    auto* words = port.peers.template mine<std::uint64_t>(far.ready);
-    std::int32_t const nodes = far.nodes.count(), parity = static_cast<std::int32_t>(epoch % 2);
-    auto* sent = port.peers.template mine<std::int32_t>(far.sent) + parity * nodes;
-    MORI_EP_ROLLED
-    for (std::int32_t i = thread(ctx); i < nodes * far.chunks; i += threads(ctx)) {
-      std::int32_t const node = quotient(i, far.chunks), chunk = i - node * far.chunks;
-      if (chunk >= far.chunks_of(ctx.load(sent + node))) continue;
-      if (!port.await(ctx, words + i, epoch, Phase::combine_ready, far.nodes.relay(port.peers.rank, node)))
-        return false;
-    }
-    return true;
+    return *unready == 0;
   }
 
   //! What comes back from a near peer is there when it says so; from a far one it comes in parts.
@@ -363,7 +349,7 @@ struct CombineKernel {
       return;
     }
     if (end > begin) {
-      std::byte* const own = port.peers.template mine<std::byte>(far.own) + token * hidden * sizeof(float);
+      std::byte* const own = port.peers.template mine<std::byte>(far.own) + token * far.record.back_bytes;
       ctx.template sum_rows<T, Weighted>(s.sources + begin, s.factors + begin, end - begin, own, hidden, share.part,
                                          share.parts);
       ctx.warp_sync();

@@ -119,6 +119,11 @@ struct DispatchArgs {
   }
 };
 
+//! @brief How many tokens of a tile are before that of `bit`, of those that `votes` marks.
+[[nodiscard]] MORI_EP_HD constexpr std::uint32_t votes_below(std::uint32_t votes, std::int32_t bit) noexcept {
+  return static_cast<std::uint32_t>(routing::count_bits(votes & ((std::uint32_t{1} << bit) - 1)));
+}
+
 //! @brief A block's scratch during a dispatch. Votes say which tokens go to which column: a word per tile of tokens and
 //!        column, a bit per token. Those of one window of tokens are here at a time. C columns: the ranks and, where
 //!        there are relays, behind them the nodes.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "mori_ep/schedule/intra_node/dispatch_args.hpp"
+#include "mori_ep/schedule/intra_node/relay.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -14,11 +15,6 @@ namespace mori_ep::schedule::intra_node {
 //!        `tally_experts` when shared; `hear_experts` by one block.
 template <class PeerRef, routing::IndexType Index>
 struct CountExchange {
-  //! @brief Signal words of this rank, side by side.
-  struct FarReturns {
-    std::uint64_t* first;
-    std::int32_t count;
-  };
   using Args = DispatchArgs<PeerRef, Index>;
   using Scratch = DispatchScratch<PeerRef>;
 
@@ -180,8 +176,7 @@ struct CountExchange {
         ctx.signal_after_launch(counts + d, epoch,
                                 absent         ? 0
                                 : d == columns ? static_cast<std::uint32_t>(ctx.blocks())
-                                : shared       ? s.total[d]
-                                               : all_rows(d));
+                                               : rows_for(d));
       });
       if (shared) continue;
       auto* words = tell_experts(peer);
@@ -204,11 +199,15 @@ struct CountExchange {
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool announce_far(Ctx& ctx, std::int32_t peer) const {
     std::uint32_t const last = epoch - 1;
     if (ctx.load(&args.port.peers.template mine<SetState>(args.set.state)->combine_sent) == last) {
-      auto const [parts, returns] = returns_of(ctx, peer, last);
-      by_thread(ctx, returns, [&, first = parts](std::int32_t i) {
-        if (!args.port.await(ctx, first + i, last, Phase::combine_ready, peer))
-          ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
-      });
+      if constexpr (PeerRef::kRelays) {
+        if (!await_sums(ctx, args.port, args.far, last)) ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
+      } else {
+        auto* parts = args.port.peers.template mine<std::uint64_t>(args.far.ready) + peer * kFarReturns;
+        by_thread(ctx, kFarReturns, [&](std::int32_t i) {
+          if (!args.port.await(ctx, parts + i, last, Phase::combine_ready, peer))
+            ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
+        });
+      }
       ctx.block_sync();
       if (s.flags[Scratch::kUnheard] != 0) return false;
     }
@@ -378,21 +377,6 @@ struct CountExchange {
   }
 
  private:
-  //! The words by which far rank `peer` says what came back from it in epoch `last`, and how many there are: with relays,
-  //! a word for each chunk of this rank's copies that went to it.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_BODY MORI_EP_HD FarReturns returns_of(Ctx& ctx, std::int32_t peer, std::uint32_t last) const {
-    auto* words = args.port.peers.template mine<std::uint64_t>(args.far.ready);
-    if constexpr (PeerRef::kRelays) {
-      const Nodes& nodes = args.far.nodes;
-      std::int32_t const node = nodes.of(peer), parity = static_cast<std::int32_t>(last % 2);
-      if (nodes.relay(args.port.peers.rank, node) != peer) return {words, 0};
-      auto* sent = args.port.peers.template mine<std::int32_t>(args.far.sent) + parity * nodes.count();
-      return {words + node * args.far.chunks, args.far.chunks_of(ctx.load(sent + node))};
-    } else {
-      return {words + peer * kFarReturns, kFarReturns};
-    }
-  }
   //! What `source` sends to `node`: if this rank relays it, how much it is, and where `source` has it.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void hear_copies(Ctx& ctx, std::int32_t source, std::int32_t node,

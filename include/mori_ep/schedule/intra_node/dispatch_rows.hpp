@@ -69,7 +69,10 @@ struct RowSender {
       ctx.warp_sync();  // all have done with these targets
       if constexpr (PeerRef::kRelays)
         records().row_staged(ctx, quotient(t - begin, Scratch::kTile), (t - begin) % Scratch::kTile);
-      if (scarce) break;
+      if (scarce) {
+        unit = count * parts;  // no more of any window
+        break;
+      }
       unit = unit_of(ctx, drawn_now);
     }
   }
@@ -183,9 +186,6 @@ struct RowSender {
       if (args.port.peers.is_far(d))
         return args.port.peers.template mine<V>(args.far.*far) + static_cast<std::size_t>(row + s.shift[d]) * width;
     return s.peers.template at<V>(d, near) + static_cast<std::size_t>(row) * width;
-  }
-  [[nodiscard]] static MORI_EP_HD std::uint32_t votes_below(std::uint32_t votes, std::int32_t bit) {
-    return static_cast<std::uint32_t>(routing::count_bits(votes & ((std::uint32_t{1} << bit) - 1)));
   }
   //! The token's weights over its experts on `rank`.
   template <class Ctx>

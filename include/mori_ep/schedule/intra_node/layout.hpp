@@ -95,8 +95,9 @@ struct SetLayout {
   comm::Region combine_x;        //!< [R][H]: the registered combine input
   comm::Region combine_weights;  //!< [R][K] fp32
   // this rank's own
-  comm::Region state;          //!< SetState
-  comm::Region routes;         //!< [M][min(K, W)] RouteEntry, ascending ranks, then rank -1
+  comm::Region state;  //!< SetState
+  comm::Region
+      routes;  //!< [M][min(K, W)] RouteEntry, as they are summed, then rank -1; W + n: node n's sum, its row there
   comm::Region route_weights;  //!< [M][min(K, W)] fp32, for reduce::WeightedSum: sums over that rank's experts
   comm::Region sent_ids;       //!< [M][K] Index: the ticket's own copy of its routing
   comm::Region sent_weights;   //!< [M][K] fp32
@@ -124,25 +125,27 @@ struct FarLayout {
   comm::Region places;  //!< [W] FarPlace
 
   //! @brief Nothing, where there is no network. With one, also when no rank is far: kernels keep places all the same.
-  static constexpr FarLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
-                                  std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
-    if (!network.far || network.relays) return {};
+  constexpr void add_signals(comm::LayoutBuilder& at, int world, const Network& network) noexcept {
+    if (!network.far || network.relays) return;
+    auto const w = static_cast<std::size_t>(world);
+    told = at.add(4 * w, sizeof(std::uint64_t));
+    ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
+  }
+  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world, std::size_t row_bytes,
+                          std::size_t index_bytes, const Network& network) noexcept {
+    if (!network.far || network.relays) return;
     auto const far_ranks = static_cast<std::size_t>(world - network.nodes.size(network.nodes.count() - 1));
     auto const w = static_cast<std::size_t>(world), k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const copies = static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, far_ranks);
-    FarLayout out;
-    out.told = at.add(4 * w, sizeof(std::uint64_t));
-    out.ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
-    out.words = at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
-    out.places = at.add(w, sizeof(FarPlace));
-    out.x = at.add(copies, row_bytes);
-    out.ids = at.add(copies, k * index_bytes);
-    out.weights = at.add(copies, k * sizeof(float));
-    out.scales = at.add(copies, c.scale_bytes());
-    out.src_pos = at.add(copies, sizeof(std::int32_t));
-    out.in_x = at.add(copies, row_bytes);
-    out.in_weights = at.add(copies, k * sizeof(float));
-    return out;
+    words = at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
+    places = at.add(w, sizeof(FarPlace));
+    x = at.add(copies, row_bytes);
+    ids = at.add(copies, k * index_bytes);
+    weights = at.add(copies, k * sizeof(float));
+    scales = at.add(copies, c.scale_bytes());
+    src_pos = at.add(copies, sizeof(std::int32_t));
+    in_x = at.add(copies, row_bytes);
+    in_weights = at.add(copies, k * sizeof(float));
   }
 };
 //! @brief What a kernel is given of it, where no rank is far.
@@ -179,6 +182,8 @@ struct Layout {
   RelayLayout relay[kMaxBufferSets];
   std::size_t bytes = 0;
   std::size_t contract_bytes = 0;  //!< received rows with weights, ids, scales and positions, and the combine rows
+  std::size_t signal_bytes = 0;    //!< the signals that a network writes end before
+  std::size_t largest_put = 0;     //!< bytes, of a network
   bool overflow = false;
   std::int32_t routes_per_token = 1;
   std::int32_t columns = 1;  //!< of counts and votes
@@ -198,12 +203,19 @@ struct Layout {
     out.gate = at.add(1, sizeof(FaultGate));
     out.bases = at.add(w, sizeof(std::byte*));
     out.board_bases = at.add(w, sizeof(std::byte*));
+    // Signals first: a command reaches less far with them than with rows.
     for (int i = 0; i < c.num_buffer_sets; ++i) {
       SetLayout& set = out.sets[i];
       set.counts = at.add(2 * w * (columns + 1), sizeof(std::uint64_t));
       set.rows_arrived = at.add(w * kMaxBlocks, sizeof(std::uint64_t));
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
+      out.far[i].add_signals(at, world, network);
+      out.relay[i].add_signals(at, c, world, row_bytes, index_bytes, network);
+    }
+    out.signal_bytes = at.bytes();
+    for (int i = 0; i < c.num_buffer_sets; ++i) {
+      SetLayout& set = out.sets[i];
       set.state = at.add(1, sizeof(SetState));
       set.votes = at.add(columns * ((static_cast<std::size_t>(c.max_num_inp_token_per_rank) + kTile - 1) / kTile),
                          sizeof(std::uint64_t));
@@ -221,13 +233,19 @@ struct Layout {
       set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
       set.combine_x = at.add(rows, row_bytes);
       set.combine_weights = at.add(rows, k * sizeof(float));
-      out.far[i] = FarLayout::make(at, c, world, row_bytes, index_bytes, network);
-      out.relay[i] = RelayLayout::make(at, c, world, row_bytes, index_bytes, network);
+      out.far[i].add_rows(at, c, world, row_bytes, index_bytes, network);
+      out.relay[i].add_rows(at, c, network);
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
                             set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
     }
     out.bytes = at.bytes();
     out.overflow = at.overflow();
+    if (network.relays)
+      out.largest_put = static_cast<std::size_t>(out.relay[0].chunk) *
+                        std::max(out.relay[0].record.bytes, out.relay[0].record.back_bytes);
+    else if (network.far)
+      out.largest_put = static_cast<std::size_t>(c.max_num_inp_token_per_rank) *
+                        std::max({row_bytes, k * index_bytes, k * sizeof(float), c.scale_bytes()});
     return out;
   }
 };

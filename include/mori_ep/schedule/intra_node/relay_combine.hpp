@@ -20,7 +20,6 @@ struct SumReturner {
   comm::Region combine_x, combine_weights;
   std::int32_t topk, max_tokens;
   std::size_t hidden;
-  bool weights;  // are they returned?
   std::uint32_t epoch;
   const std::byte** sources;  // [K] of this warp
   float* row_factors;         // [K] of this warp
@@ -58,41 +57,32 @@ struct SumReturner {
   MORI_EP_BODY MORI_EP_HD void sum(Ctx& ctx, const std::byte* record, const float* factors, std::byte* out) const {
     auto const* rows = reinterpret_cast<const std::int32_t*>(record + far.record.rows);
     std::int32_t const first = port.peers.near.begin, ranks = port.peers.near.end - first;
-    std::int32_t count = 0;
-    MORI_EP_ROLLED
-    for (std::int32_t from = 0; from < ranks; from += Ctx::lanes) {
-      std::int32_t const r = from + ctx.lane();
-      std::int32_t const row = r < ranks ? ctx.load(rows + r) : -1;
-      std::uint64_t const kept = ctx.ballot(row >= 0);
-      std::int32_t const at = count + routing::count_bits(kept & routing::low_bits(ctx.lane()));
-      count += routing::count_bits(kept);
-      if (row < 0) continue;
+    std::int32_t const count = each_kept(ctx, rows, ranks, [&](std::int32_t at, std::int32_t r, std::int32_t row) {
       sources[at] =
           peers.template at<std::byte>(first + r, combine_x) + static_cast<std::size_t>(row) * hidden * sizeof(T);
       if constexpr (Weighted) row_factors[at] = ctx.load(factors + r);
-    }
-    ctx.warp_sync();
+    });
     if (count == 0)
       ctx.zero_row(out, hidden * sizeof(Sum), 0, 1);
     else if constexpr (Exact)
       ctx.template sum_rows<T, Weighted>(sources, row_factors, count, out, hidden, 0, 1);
     else
       ctx.template reduce_rows<T, Weighted>(sources, row_factors, count, 1, out, hidden, 0, 1);
-    if (weights)
-      by_lane(ctx, topk, [&](std::int32_t k) {
-        float total = 0;
-        bool any = false;
-        MORI_EP_ROLLED
-        for (std::int32_t r = 0; r < ranks; ++r) {
-          std::int32_t const row = ctx.load(rows + r);
-          if (row < 0) continue;
-          float const term = ctx.load(peers.template at<float>(first + r, combine_weights) +
-                                      static_cast<std::size_t>(row) * static_cast<std::size_t>(topk) + k);
-          total = any ? total + term : term;
-          any = true;
-        }
-        ctx.store(reinterpret_cast<float*>(out + far.record.back_weights) + k, total);
-      });
+    // Weights always: those who asked for none look at none, and a relay without rows need not have given any.
+    by_lane(ctx, topk, [&](std::int32_t k) {
+      float total = 0;
+      bool any = false;
+      MORI_EP_ROLLED
+      for (std::int32_t r = 0; r < ranks; ++r) {
+        std::int32_t const row = ctx.load(rows + r);
+        if (row < 0) continue;
+        float const term = ctx.load(peers.template at<float>(first + r, combine_weights) +
+                                    static_cast<std::size_t>(row) * static_cast<std::size_t>(topk) + k);
+        total = any ? total + term : term;
+        any = true;
+      }
+      ctx.store(reinterpret_cast<float*>(out + far.record.back_weights) + k, total);
+    });
     ctx.warp_sync();  // all have done with these sources
   }
 };

@@ -38,7 +38,7 @@ struct RecordSender {
     if (copies == 0) return;
     std::uint32_t const first = s.before[column] + s.first[place];
     by_lane(ctx, Scratch::kTile, [&](std::int32_t i) {
-      if (((votes >> i) & 1u) != 0) s.tokens[below(votes, i)] = tile_begin + i;
+      if (((votes >> i) & 1u) != 0) s.tokens[votes_below(votes, i)] = tile_begin + i;
     });
     ctx.warp_sync();
     const RecordLayout& at = args.far.record;
@@ -56,7 +56,7 @@ struct RecordSender {
       std::int32_t const c = quotient(i, size), r = i - c * size, d = tile * columns + first_rank + r,
                          bit = s.tokens[c] - tile_begin;
       std::uint32_t const there = s.votes[d];
-      std::uint32_t const row = s.before[first_rank + r] + s.first[d] + below(there, bit);
+      std::uint32_t const row = s.before[first_rank + r] + s.first[d] + votes_below(there, bit);
       bool const kept = ((there >> bit) & 1u) != 0 && row < static_cast<std::uint32_t>(args.capacity);
       ctx.store(field(static_cast<Word*>(nullptr), c, at.rows) + r, kept ? static_cast<Word>(row) : Word{-1});
     });
@@ -97,13 +97,9 @@ struct RecordSender {
         ctx.warp_sync();
       }
       flushed = true;
-      auto const i = static_cast<std::int32_t>(s.before[column] + s.first[place] + below(votes, bit));
+      auto const i = static_cast<std::int32_t>(s.before[column] + s.first[place] + votes_below(votes, bit));
       staged(ctx, node, quotient(i, args.far.chunk), 1);
     }
-  }
-
-  [[nodiscard]] static MORI_EP_HD std::uint32_t below(std::uint32_t votes, std::int32_t bit) {
-    return static_cast<std::uint32_t>(routing::count_bits(votes & ((std::uint32_t{1} << bit) - 1)));
   }
 
  private:
@@ -166,20 +162,10 @@ struct RecordForwarder {
     ctx.multicast_row(
         record, s.targets,
         [&] {
-          std::int32_t copies = 0;
-          MORI_EP_ROLLED
-          for (std::int32_t from = 0; from < ranks; from += Ctx::lanes) {
-            std::int32_t const r = from + ctx.lane();
-            std::int32_t const row = r < ranks ? ctx.load(rows + r) : -1;
-            std::uint64_t const kept = ctx.ballot(row >= 0);
-            if (row >= 0)
-              s.targets[copies + routing::count_bits(kept & routing::low_bits(ctx.lane()))] =
-                  s.peers.template at<std::byte>(first + r, args.set.recv_x) +
-                  static_cast<std::size_t>(row) * args.row_bytes;
-            copies += routing::count_bits(kept);
-          }
-          ctx.warp_sync();
-          return copies;
+          return each_kept(ctx, rows, ranks, [&](std::int32_t copy, std::int32_t r, std::int32_t row) {
+            s.targets[copy] = s.peers.template at<std::byte>(first + r, args.set.recv_x) +
+                              static_cast<std::size_t>(row) * args.row_bytes;
+          });
         },
         args.row_bytes, 0, 1);
     std::uint32_t const carries = ctx.load(reinterpret_cast<const std::uint32_t*>(record + at.carries));

@@ -17,7 +17,8 @@ struct Network {
   bool far = false;  //!< may there be ranks that only a network reaches?
   Nodes nodes;       //!< of ranks that load and store reach
   bool relays = false;
-  bool exact = false;  //!< what relays send back is fp32
+  bool exact = false;     //!< what relays send back is fp32
+  bool weighted = false;  //!< relays weight rows
 
   //! @brief The ranks and, where there are relays, the nodes.
   [[nodiscard]] constexpr int columns(int world) const noexcept { return world + (relays ? nodes.count() : 0); }
@@ -86,42 +87,45 @@ struct RelayLayout {
   comm::Region places;   //!< [S] RelayPlace
   comm::Region sent;     //!< [2][N] i32, by epoch's parity: records sent to each node
   comm::Region factors;  //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
-  comm::Region own;      //!< [M][H] fp32, where sums come back exact: the sum of this rank's node
+  comm::Region own;      //!< [M] sums, where sums come back exact: the sum of this rank's node
 
   //! @brief Nothing, where there are no relays.
-  static constexpr RelayLayout make(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
-                                    std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
-    if (!network.relays) return {};
-    auto const n = [](auto value) { return static_cast<std::size_t>(value); };
-    std::size_t const w = n(world), k = n(c.num_experts_per_token), m = n(c.max_num_inp_token_per_rank),
-                      nodes = n(network.nodes.count()), slots = n(network.nodes.slots()),
-                      copies = m * std::min(k, nodes - 1), hidden = n(c.hidden_dim);
-    RelayLayout out;
-    out.nodes = network.nodes;
-    out.record = RecordLayout::make(c, network.nodes.per, row_bytes, network.exact ? hidden * sizeof(float) : row_bytes,
-                                    index_bytes);
-    out.chunk = c.rows_per_chunk(out.record.bytes);
-    out.chunks = static_cast<std::int32_t>((m + n(out.chunk) - 1) / n(out.chunk));
-    std::size_t const chunks = n(out.chunks);
-    out.told = at.add(4 * w, sizeof(std::uint64_t));
-    out.arrived = at.add(slots * chunks, sizeof(std::uint64_t));
-    out.ready = at.add(nodes * chunks, sizeof(std::uint64_t));
-    out.words = at.add(2 * w * (w + nodes + n(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
-    out.staged = at.add(nodes * chunks, sizeof(std::uint32_t));
-    out.summed = at.add(slots * chunks, sizeof(std::uint32_t));
-    out.places = at.add(slots, sizeof(RelayPlace));
-    out.sent = at.add(2 * nodes, sizeof(std::int32_t));
-    out.factors = at.add(slots * m * n(network.nodes.per), sizeof(float));
-    out.in = at.add(slots * m, out.record.bytes);
-    out.out = at.add(copies, out.record.bytes);
-    out.back = at.add(slots * m, out.record.back_bytes);
-    out.returned = at.add(copies, out.record.back_bytes);
-    out.own = at.add(network.exact && slots > 0 ? m * hidden : 0, sizeof(float));
-    return out;
+  constexpr void add_signals(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
+                             std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
+    if (!network.relays) return;
+    nodes = network.nodes;
+    record = RecordLayout::make(c, nodes.per, row_bytes,
+                                network.exact ? static_cast<std::size_t>(c.hidden_dim) * sizeof(float) : row_bytes,
+                                index_bytes);
+    chunk = c.rows_per_chunk(record.bytes);
+    chunks = chunks_of(c.max_num_inp_token_per_rank);
+    auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(nodes.count()),
+               slots = static_cast<std::size_t>(nodes.slots()), each = static_cast<std::size_t>(chunks);
+    told = at.add(4 * w, sizeof(std::uint64_t));
+    arrived = at.add(slots * each, sizeof(std::uint64_t));
+    ready = at.add(n * each, sizeof(std::uint64_t));
+    words = at.add(2 * w * (w + n + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
+    staged = at.add(n * each, sizeof(std::uint32_t));
+    summed = at.add(slots * each, sizeof(std::uint32_t));
+    places = at.add(slots, sizeof(RelayPlace));
+    sent = at.add(2 * n, sizeof(std::int32_t));
+  }
+  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, const Network& network) noexcept {
+    if (!network.relays) return;
+    auto const m = static_cast<std::size_t>(c.max_num_inp_token_per_rank),
+               slots = static_cast<std::size_t>(nodes.slots());
+    std::size_t const copies =
+        m * std::min(static_cast<std::size_t>(c.num_experts_per_token), static_cast<std::size_t>(nodes.count()) - 1);
+    factors = at.add(network.weighted ? slots * m * static_cast<std::size_t>(nodes.per) : 0, sizeof(float));
+    in = at.add(slots * m, record.bytes);
+    out = at.add(copies, record.bytes);
+    back = at.add(slots * m, record.back_bytes);
+    returned = at.add(copies, record.back_bytes);
+    own = at.add(network.exact && slots > 0 ? m : 0, record.back_bytes);
   }
 
   //! @brief How many chunks so many records make.
-  [[nodiscard]] MORI_EP_HD std::int32_t chunks_of(std::int32_t records) const noexcept {
+  [[nodiscard]] MORI_EP_HD constexpr std::int32_t chunks_of(std::int32_t records) const noexcept {
     return quotient(records + chunk - 1, chunk);
   }
 };
