@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -106,14 +107,15 @@ class SymmetricHeap {
                                     std::shared_ptr<Arena<Exec>> mine) noexcept {
     SymmetricHeap heap;
     struct Entry {
-      const std::shared_ptr<Arena<Exec>>* address;  // means something in the rank's own process
+      const std::shared_ptr<Arena<Exec>>* address;  // these two mean something in the rank's own process
+      const std::byte* data;
       std::size_t bytes;
       std::uint64_t mark;
     };
     bool const apart = !comm.in_process(members);
     Deadline const deadline(comm.timeout());  // of all that follows: nobody waits twice for one that is gone
-    Entry entry{&mine, mine->bytes(), 0};
-    Status here = mine->owned() ? Status() : put_mark(*mine, entry.mark);
+    Entry entry{&mine, mine->data(), mine->bytes(), 0};
+    Status here = mine->owned() || !apart ? Status() : put_mark(*mine, entry.mark);
     std::vector<Entry> entries(members.size());
     if (Status s = comm.all_gather(members, &entry, entries.data(), sizeof(entry), deadline.left()); !s.ok()) return s;
     std::vector<Fd> descriptors(members.size());
@@ -129,9 +131,12 @@ class SymmetricHeap {
       if (r != comm.rank())
         arena = comm.in_process(r) ? *entries[i].address
                                    : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
-      if (arena->data() == nullptr || !has_mark(*arena, entries[i].mark))
-        here = entries[i].mark == 0 ? cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes))
-                                    : other_memory(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
+      bool const same = r != comm.rank() && comm.in_process(r) &&
+                        overlap({mine->data(), mine->bytes()}, {entries[i].data, entries[i].bytes});
+      if (arena->data() == nullptr || same || !has_mark(*arena, entries[i].mark))
+        here = entries[i].mark == 0 && !same
+                   ? cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes))
+                   : other_memory(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes));
     }
     // Also a barrier: the addresses above are of stack objects.
     Outcome const outcome{.code = here.code(), .peer = here.error().peer, .value = here.error().value};
@@ -175,6 +180,10 @@ class SymmetricHeap {
     std::int32_t peer = -1;
     std::int64_t value = 0;
   };
+  static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+    std::less<const std::byte*> const before;
+    return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+  }
   //! A caller's descriptor may be of other memory than the caller's: a peer finds a number there that only this rank
   //! knows, or it does not map what it should. 0 is no mark.
   static Status put_mark(Arena<Exec>& arena, std::uint64_t& mark) noexcept {
