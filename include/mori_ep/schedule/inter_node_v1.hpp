@@ -15,8 +15,11 @@ namespace mori_ep::schedule {
 //! @tparam Partial what of a node's sum crosses the network: partial::Wire or partial::Exact. With fp32 elements they are
 //!         the same.
 //! Source    MORI-EP user guide (InterNodeV1); DeepEP's normal kernels forward in chunks, too.
-template <partial::PartialPolicy Partial>
+template <class Partial>
 struct InterNodeV1With {
+  static_assert(partial::PartialPolicy<Partial>,
+                "schedule::InterNodeV1With: the parameter must say what relays send back. Use partial::Wire or "
+                "partial::Exact.");
   static constexpr const char* kName = Partial::kExact ? "InterNodeV1 (exact)" : "InterNodeV1";
   static constexpr bool kNeedsPeerAccess = false;
   static constexpr bool kNeedsNetwork = true;
