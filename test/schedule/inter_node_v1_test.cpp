@@ -78,6 +78,51 @@ TEST_CASE("records that fill chunks, but for one, and one more") {
     }
 }
 
+TEST_CASE("any number of blocks that only relay, beside any that send, or a refusal") {
+  std::uint64_t seed = 0;
+  for (int blocks : {1, 2, 3, 5, 7, 12})
+    for (int relays : {0, 1, 2, 4, 6, 11}) {
+      if (relays >= blocks) continue;
+      Rng rng(mix(++seed, 86));
+      Plan plan = uneven_plan(kOperators[seed % 8], rng.in(2, 3), rng.in(1, 3), 0, rng);
+      EpDispatchCombineConfig& c = plan.setup.config;
+      c.block_num = blocks;
+      c.rdma_block_num = relays;
+      c.warp_num_per_block = rng.in(1, 3);
+      c.rows_per_put = rng.in(1, 20);
+      if (rng.one_in(2)) plan.setup.loopback = rough(rng);
+      INFO(blocks << " blocks, of which relay " << relays << ", seed " << seed);
+      REQUIRE(play_by_relays(plan) == "");
+    }
+  Complaints wrong;
+  Status const s = comm::LocalWorld(2, 1).run([&](comm::Communicator& comm) -> Status {
+    EpDispatchCombineConfig config{.hidden_dim = 4,
+                                   .max_num_inp_token_per_rank = 1,
+                                   .num_experts_per_rank = 1,
+                                   .num_experts_per_token = 1,
+                                   .block_num = 3};
+    for (int relays : {-1, 3}) {
+      config.rdma_block_num = relays;
+      wrong.refused(RelayOp<float>::create(comm, config).status(), Errc::invalid_config, "rdma_block_num", relays, 2);
+    }
+    config.rdma_block_num = 1;
+    wrong.refused(NetworkOp<float>::create(comm, config).status(), Errc::invalid_config, "rdma_block_num", 1, 0);
+    auto op = RelayOp<float>::create(comm, config);
+    if (!op.ok()) return op.status();
+    Stream stream;
+    Vector<float> const x(4);
+    Vector<std::int32_t> const ids(1);
+    typename RelayOp<float>::DispatchInputs in{.input = {x.data(), 1, 4}, .indices = {ids.data(), 1, 1}};
+    in.launch = {.block_num = 2, .rdma_block_num = 2};
+    wrong.refused(op->dispatch(in, stream).status(), Errc::invalid_argument, "rdma_block_num", 2, 1);
+    in.launch = {.block_num = 1};  // and the config's one
+    wrong.refused(op->dispatch(in, stream).status(), Errc::invalid_argument, "rdma_block_num", 1, 0);
+    return {};
+  });
+  REQUIRE(s.message() == "ok");
+  REQUIRE(wrong.text() == "");
+}
+
 TEST_CASE("relays that round, and a world whose tokens are counted window by window") {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     Rng rng(mix(seed, 81));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "support/operators.hpp"
 
+#include <algorithm>
+
 namespace mori_ep::test {
 
 #if defined(MORI_EP_GPU)
@@ -44,6 +46,10 @@ Plan relayed(const Plan& plan) {
   Rng rng(mix(plan.calls.size(), static_cast<std::uint64_t>(c.max_num_inp_token_per_rank), 3));
   c.reduce_gpu_per_node = 0;
   if (c.rows_per_put == 0 && rng.one_in(2)) c.rows_per_put = rng.in(1, 40);
+  int fewest = c.block_num > 0 ? c.block_num : 1;  // blocks of any call
+  for (const Call& call : plan.calls)
+    if (call.mixed_launch || call.blocks > 0) fewest = call.mixed_launch ? 1 : std::min(fewest, call.blocks);
+  if (c.rdma_block_num == 0 && fewest > 1 && rng.one_in(2)) c.rdma_block_num = rng.in(1, fewest - 1);
   return out;
 }
 

@@ -135,7 +135,7 @@ std::string describe(const Plan& plan) {
   add("scale_dim", c.scale_dim), add("scale_type_size", c.scale_type_size);
   add("max_recv", c.max_total_recv_tokens), add("buffer_sets", c.num_buffer_sets);
   add("reduce_gpu_per_node", c.reduce_gpu_per_node), add("rows_per_put", c.rows_per_put);
-  add("block_num", c.block_num);
+  add("block_num", c.block_num), add("rdma_block_num", c.rdma_block_num);
   add("warps", c.warp_num_per_block), add("first_epoch", c.first_epoch);
   if (s.loopback != fabric::LoopbackOptions{}) {
     add("queue_pairs", s.loopback.queue_pairs), add("depth", s.loopback.depth);

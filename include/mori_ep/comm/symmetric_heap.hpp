@@ -131,8 +131,7 @@ class SymmetricHeap {
       if (r != comm.rank())
         arena = comm.in_process(r) ? *entries[i].address
                                    : std::make_shared<Arena<Exec>>(descriptors[i], entries[i].bytes, mine->place());
-      bool const same = r != comm.rank() && comm.in_process(r) &&
-                        overlap({mine->data(), mine->bytes()}, {entries[i].data, entries[i].bytes});
+      bool const same = r != comm.rank() && comm.in_process(r) && overlap(*mine, entries[i].data, entries[i].bytes);
       if (arena->data() == nullptr || same || !has_mark(*arena, entries[i].mark))
         here = entries[i].mark == 0 && !same
                    ? cannot_map(comm.rank(), r, static_cast<std::int64_t>(entries[i].bytes))
@@ -180,9 +179,9 @@ class SymmetricHeap {
     std::int32_t peer = -1;
     std::int64_t value = 0;
   };
-  static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  static bool overlap(const Arena<Exec>& mine, const std::byte* data, std::size_t bytes) noexcept {
     std::less<const std::byte*> const before;
-    return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+    return before(mine.data(), data + bytes) && before(data, mine.data() + mine.bytes());
   }
   //! A caller's descriptor may be of other memory than the caller's: a peer finds a number there that only this rank
   //! knows, or it does not map what it should. 0 is no mark.

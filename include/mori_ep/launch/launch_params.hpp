@@ -11,6 +11,7 @@ namespace mori_ep::launch {
 struct LaunchParams {
   int block_num = 0;
   int warp_per_block = 0;
+  int rdma_block_num = 0;  //!< of them, that only relay between nodes; 0: all send first, then relay. InterNodeV1
 };
 
 //! @brief How many blocks one launch may have, by warps per block: what the machine keeps resident of the schedule's
@@ -56,6 +57,18 @@ struct LaunchLimits {
                      "of other buffer sets. "
                      "Give 1 to the limit, or 0 for the machine's default."};
   return p;
+}
+
+//! @brief How many of `blocks` blocks only relay: the call's, else the config's. At least one sends.
+[[nodiscard]] inline Result<int> resolve_relays(int call, int config, int blocks, bool relays) noexcept {
+  int const wanted = call != 0 ? call : config, most = relays ? blocks - 1 : 0;
+  if (wanted >= 0 && wanted <= most) return wanted;
+  return Error{.code = Errc::invalid_argument,
+               .field = "rdma_block_num",
+               .value = wanted,
+               .limit = most,
+               .hint = relays ? "Give fewer than block_num, or 0 for blocks that send first and then relay."
+                              : "Only schedules with relays (InterNodeV1) have blocks for them: give 0."};
 }
 
 }  // namespace mori_ep::launch

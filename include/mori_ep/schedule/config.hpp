@@ -29,6 +29,7 @@ struct EpDispatchCombineConfig {
   int reduce_gpu_per_node = 0;      //!< combine sums ranks of a node first, nodes then; 0: as the Communicator groups
   int rows_per_put = 0;             //!< between nodes, InterNodeV1: rows that one put carries; 0: 256 KiB of them
   int block_num = 0;                //!< 0: the machine's default
+  int rdma_block_num = 0;           //!< InterNodeV1: blocks that only relay; 0: all send first, then relay
   int warp_num_per_block = 0;       //!< 0: the machine's default
   std::int64_t timeout_ms = 30000;  //!< how long a launch may wait for its peers in all
   std::uint32_t first_epoch = 0;    //!< where epochs start; the protocol is right for any value

@@ -140,7 +140,7 @@ class Runner {
 
   Status dispatch(int set, const DispatchOperands<Index>& in, Half halves, const launch::LaunchParams& call,
                   StreamRef stream) noexcept {
-    auto params = resolve(call);
+    auto params = resolve_phase(call);
     if (!params.ok()) return params.error();
     Dispatch const kernel{
         .args = {.port = port(),
@@ -151,6 +151,7 @@ class Runner {
                  .routes_per_token = layout_.routes_per_token,
                  .max_tokens = config_.max_num_inp_token_per_rank,
                  .capacity = static_cast<std::int32_t>(config_.recv_capacity(comm_.world())),
+                 .relay_blocks = params->rdma_block_num,
                  .halves = halves,
                  .tokens = in.tokens,
                  .token_count = in.token_count,
@@ -174,7 +175,7 @@ class Runner {
 
   Status combine(int set, const CombineOperands& in, Half halves, const launch::LaunchParams& call,
                  StreamRef stream) noexcept {
-    auto params = resolve(call);
+    auto params = resolve_phase(call);
     if (!params.ok()) return params.error();
     Combine const kernel{.port = port(),
                          .set = layout_.sets[set],
@@ -183,6 +184,7 @@ class Runner {
                          .routes_per_token = layout_.routes_per_token,
                          .ranks_per_group = ranks_per_group(),
                          .max_tokens = config_.max_num_inp_token_per_rank,
+                         .relay_blocks = params->rdma_block_num,
                          .halves = halves,
                          .x = in.x,
                          .weights = in.weights,
@@ -524,6 +526,20 @@ class Runner {
     auto params = launch::resolve(call, {config_.block_num, config_.warp_num_per_block}, limits_);
     if (params.ok()) return params;
     Error error = params.error();
+    error.rank = comm_.rank();
+    return error;
+  }
+  //! Of a dispatch or combine, which may relay.
+  [[nodiscard]] Result<launch::LaunchParams> resolve_phase(const launch::LaunchParams& call) const noexcept {
+    auto params = resolve(call);
+    if (!params.ok()) return params;
+    auto const relays =
+        launch::resolve_relays(call.rdma_block_num, config_.rdma_block_num, params->block_num, Ref::kRelays);
+    if (relays.ok()) {
+      params->rdma_block_num = *relays;
+      return params;
+    }
+    Error error = relays.error();
     error.rank = comm_.rank();
     return error;
   }

@@ -116,6 +116,12 @@ struct JoinRecord {
                    .value = r.config.reduce_gpu_per_node,
                    .limit = r.sums_by,
                    .hint = "This schedule's relays sum what their node returns: give the ranks of a node, or 0."});
+    int const blocks = r.config.block_num > 0 ? r.config.block_num : r.most_blocks;
+    if (auto const relays = launch::resolve_relays(0, r.config.rdma_block_num, blocks, r.sums_by != 0); !relays.ok()) {
+      Error error = relays.error();
+      error.code = Errc::invalid_config;
+      return fail(error);
+    }
     if (r.devices < 1)
       return fail({.code = Errc::device_error,
                    .field = "visible GPUs",

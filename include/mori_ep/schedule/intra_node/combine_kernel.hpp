@@ -33,6 +33,7 @@ struct CombineKernel {
   SetLayout set;
   [[no_unique_address]] FarLayoutOf<PeerRef> far;
   std::int32_t topk, routes_per_token, ranks_per_group, max_tokens;
+  std::int32_t relay_blocks;  // the last blocks, which sum for other nodes; 0: all
   Half halves;
   const std::byte* x;    // [rows >= recv_count, H] to be staged, or nullptr: the rows are in the registered buffer
   const float* weights;  // [rows >= recv_count, K] to be summed into weights_out, or nullptr
@@ -214,6 +215,7 @@ struct CombineKernel {
                                               .combine_weights = set.combine_weights,
                                               .topk = topk,
                                               .max_tokens = max_tokens,
+                                              .relay_blocks = relay_blocks,
                                               .hidden = hidden,
                                               .epoch = epoch,
                                               .sources = s.sources,

@@ -20,6 +20,7 @@ struct DispatchArgs {
   [[no_unique_address]] FarLayoutOf<PeerRef> far;
   routing::Placement placement;
   std::int32_t topk, routes_per_token, max_tokens, capacity;
+  std::int32_t relay_blocks;  // the last blocks, which only relay; 0: all do both
   Half halves;
   std::int32_t tokens;
   const std::int32_t* token_count;

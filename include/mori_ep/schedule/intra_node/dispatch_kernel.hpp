@@ -121,9 +121,11 @@ struct DispatchKernel {
               .s = s,
               .drawn = &state->parts_drawn,
               .epoch = counts.epoch,
+              .blocks = ctx.blocks() - (PeerRef::kRelays ? args.relay_blocks : 0),
               .count = count,
               .end = count < window ? count : window};
-    if (sending) {
+    bool const moves = sending && ctx.block() < rows.blocks;
+    if (moves) {
       rows.share_out(ctx);
       rows.prefetch(ctx);
       counts.number(ctx, 0);
@@ -132,7 +134,7 @@ struct DispatchKernel {
     if (closing && !counts.shared) account(ctx, s, state, counts, thread(ctx), threads(ctx));
     if (counts.shared && last_warp) counts.tally_experts(ctx, state);
     MORI_EP_ROLLED
-    while (sending) {
+    while (moves) {
       rows.send(ctx);
       if (rows.end == count) break;
       rows.begin = rows.end;

@@ -24,6 +24,7 @@ struct RowSender {
   const Scratch& s;
   std::uint32_t* drawn;  // how many parts of this dispatch have been drawn
   std::uint32_t epoch;
+  std::int32_t blocks;          // that send
   std::int32_t count;           // tokens of this rank
   std::int32_t begin = 0, end;  // the window's
   std::int32_t parts = 1;       // of a row
@@ -36,14 +37,14 @@ struct RowSender {
   MORI_EP_BODY MORI_EP_HD void share_out(Ctx& ctx) {
     std::int32_t const most = Ctx::most_row_parts(args.row_bytes);
     parts = Ctx::row_parts(args.row_bytes);
-    while (2 * parts <= most && 2 * count * parts <= ctx.warps() * by_number(ctx)) parts *= 2;
-    scarce = count * parts <= ctx.warps() * by_number(ctx);
+    while (2 * parts <= most && 2 * count * parts <= ctx.warps() * by_number()) parts *= 2;
+    scarce = count * parts <= ctx.warps() * by_number();
     movers = scarce ? ctx.warps() : Ctx::moving_warps(ctx.warps());
     unit = count * parts;
     if (ctx.warp() >= movers) return;
-    std::int32_t const numbered = ctx.block() - first_numbered(ctx);
-    if (numbered >= 0 && numbered < by_number(ctx))
-      unit = ctx.warp() * by_number(ctx) + numbered;
+    std::int32_t const numbered = ctx.block() - first_numbered();
+    if (numbered >= 0 && numbered < by_number())
+      unit = ctx.warp() * by_number() + numbered;
     else if (!scarce)
       unit = unit_of(ctx, ctx.draw(drawn));
   }
@@ -59,7 +60,7 @@ struct RowSender {
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void send(Ctx& ctx) {
     std::int32_t const tellers = Ctx::telling_warps(ctx.warps()), first = ctx.warp() - (ctx.warps() - tellers);
-    if (first >= 0) send_beside(ctx, ctx.block() + ctx.blocks() * first, ctx.blocks() * tellers);
+    if (first >= 0) send_beside(ctx, ctx.block() + blocks * first, blocks * tellers);
     MORI_EP_ROLLED
     for (std::int32_t t = quotient(unit, parts); t < end; t = quotient(unit, parts)) {
       std::int32_t const part = unit - t * parts;
@@ -79,18 +80,14 @@ struct RowSender {
 
  private:
   //! The blocks that have first parts by number: those that neither tell peers nor close, if there are any.
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t first_numbered(Ctx& ctx) const {
-    return ctx.blocks() - 1 > args.placement.world() ? args.placement.world() : 0;
+  [[nodiscard]] MORI_EP_HD std::int32_t first_numbered() const {
+    return blocks - 1 > args.placement.world() ? args.placement.world() : 0;
   }
-  template <class Ctx>
-  [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t by_number(Ctx& ctx) const {
-    return ctx.blocks() - 1 - first_numbered(ctx);
-  }
+  [[nodiscard]] MORI_EP_HD std::int32_t by_number() const { return blocks - 1 - first_numbered(); }
   //! The parts that are a warp's by number come before those that are drawn.
   template <class Ctx>
   [[nodiscard]] MORI_EP_BODY MORI_EP_HD std::int32_t unit_of(Ctx& ctx, std::uint32_t drawn_now) const {
-    return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + movers * by_number(ctx);
+    return static_cast<std::int32_t>(ctx.broadcast(drawn_now)) + movers * by_number();
   }
 
   //! Where the copies of token t go, a rank per lane, in ascending order: fills `targets`, and the ticket's list when

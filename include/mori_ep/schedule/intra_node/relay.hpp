@@ -51,6 +51,7 @@ struct RelayWalk {
   const FaultPort<PeerRef>& port;
   const RelayLayout& far;
   std::int32_t max_tokens;
+  std::int32_t relay_blocks;  // the last blocks, which relay; 0: all
 
   [[nodiscard]] MORI_EP_HD std::byte* record(std::int32_t slot, std::int32_t i) const {
     return port.peers.template mine<std::byte>(far.in) + index(slot, i) * far.record.bytes;
@@ -69,12 +70,15 @@ struct RelayWalk {
   struct Chunk {
     std::int32_t source, slot, number, begin, end;
   };
-  //! @brief Shares the records out among the warps of all blocks, first chunks of all sources first: `records(slot,
+  //! @brief Shares the records out among the warps of the blocks that relay, first chunks of all sources first: `records(slot,
   //!        source)` says how many a source has; `enter(chunk)`, called once for each chunk of which this warp has a record,
   //!        is false when it is not to be had, which ends the walk; then `visit(chunk, i)`. False when it was ended.
   template <class Ctx, class Records, class Enter, class Visit>
   MORI_EP_BODY MORI_EP_HD bool walk(Ctx& ctx, Records&& records, Enter&& enter, Visit&& visit) const {
-    std::int32_t const step = ctx.blocks() * ctx.warps(), mine = ctx.warp() * ctx.blocks() + ctx.block();
+    std::int32_t const blocks = relay_blocks > 0 ? relay_blocks : ctx.blocks(),
+                       block = ctx.block() - (ctx.blocks() - blocks);
+    if (block < 0) return true;
+    std::int32_t const step = blocks * ctx.warps(), mine = ctx.warp() * blocks + block;
     std::int32_t next = mine;  // this warp's next record, counted from the chunk's first
     bool more = true;
     MORI_EP_ROLLED

@@ -18,7 +18,7 @@ struct SumReturner {
   const RelayLayout& far;
   PeerRef peers;  // through a block's table
   comm::Region combine_x, combine_weights;
-  std::int32_t topk, max_tokens;
+  std::int32_t topk, max_tokens, relay_blocks;
   std::size_t hidden;
   std::uint32_t epoch;
   const std::byte** sources;  // [K] of this warp
@@ -29,7 +29,7 @@ struct SumReturner {
   //! @brief This warp's share; the rows of this node have been acquired.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void run(Ctx& ctx) const {
-    RelayWalk<PeerRef> const walk{port, far, max_tokens};
+    RelayWalk<PeerRef> const walk{port, far, max_tokens, relay_blocks};
     using Chunk = typename RelayWalk<PeerRef>::Chunk;
     auto* places = port.peers.template mine<RelayPlace>(far.places);
     (void)walk.walk(

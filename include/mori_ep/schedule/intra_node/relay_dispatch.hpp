@@ -136,7 +136,7 @@ struct RecordForwarder {
   //! @brief This warp's share. Raises kMissing when a source did not come.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void forward(Ctx& ctx) const {
-    RelayWalk<PeerRef> const walk{args.port, args.far, args.max_tokens};
+    RelayWalk<PeerRef> const walk{args.port, args.far, args.max_tokens, args.relay_blocks};
     using Chunk = typename RelayWalk<PeerRef>::Chunk;
     auto* arrived = args.port.peers.template mine<std::uint64_t>(args.far.arrived);
     bool const all = walk.walk(
