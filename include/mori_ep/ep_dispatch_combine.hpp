@@ -317,9 +317,7 @@ class EpDispatchCombine {
   }
   //! @brief The first fault that this rank has met or been told of by a peer, or ok. Waits for nothing.
   [[nodiscard]] Status status() const noexcept { return runner_->fault(); }
-
-  //! @brief What this rank has asked of the network for `peer`, 0 to W - 1, since create() or the last recover(), during
-  //!        which nobody may call this; zeros for a peer that no network reaches. Any thread, waits for nothing.
+  //! @brief What this rank has put to `peer` over a network since create() or recover(), not during either. Any thread.
   [[nodiscard]] fabric::Traffic network_traffic(int peer) const noexcept { return runner_->network_traffic(peer); }
 
   //! @brief The way back after a fault. Collective: every rank calls it, also one that has seen no fault. Waits for `stream`,

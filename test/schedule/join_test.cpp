@@ -140,16 +140,17 @@ TEST_CASE("every shared field is compared") {
 TEST_CASE("what no command between nodes holds is refused before anything is laid out") {
   struct Case {
     const char* field;
-    std::uint64_t JoinRecord::*member;
+    std::uint64_t schedule::Carried::*member;
     std::uint64_t limit;
   };
-  for (const Case& c : {Case{"bytes of one put between nodes", &JoinRecord::put_bytes, fabric::Command::kMostBytes},
-                        Case{"arena bytes between nodes", &JoinRecord::put_reach, fabric::Command::kReach},
-                        Case{"signal bytes between nodes", &JoinRecord::signal_reach, fabric::Command::kSignalReach}}) {
+  for (const Case& c :
+       {Case{"bytes of one put between nodes", &schedule::Carried::put, fabric::Command::kMostBytes},
+        Case{"arena bytes between nodes", &schedule::Carried::arena, fabric::Command::kReach},
+        Case{"signal bytes between nodes", &schedule::Carried::signals, fabric::Command::kSignalReach}}) {
     auto records = good_records();
-    for (JoinRecord& r : records) r.*c.member = c.limit;
+    for (JoinRecord& r : records) r.carried.*c.member = c.limit;
     REQUIRE(judge(records).ok());
-    records[2].*c.member = c.limit + 1;
+    records[2].carried.*c.member = c.limit + 1;
     Status const s = judge(records);
     REQUIRE((s.code() == Errc::invalid_config && s.error().field == std::string(c.field) && s.error().rank == 2));
     REQUIRE(s.error().limit == static_cast<std::int64_t>(c.limit));

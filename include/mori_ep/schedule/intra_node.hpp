@@ -20,6 +20,7 @@
 #include "mori_ep/launch/launch_params.hpp"
 #include "mori_ep/schedule/intra_node/combine_kernel.hpp"
 #include "mori_ep/schedule/intra_node/dispatch_kernel.hpp"
+#include "mori_ep/schedule/intra_node/recovery.hpp"
 #include "mori_ep/schedule/intra_node/side_kernels.hpp"
 #include "mori_ep/schedule/join.hpp"
 #include "mori_ep/schedule/operands.hpp"
@@ -66,25 +67,21 @@ class Runner {
     mine.host = comm.location().host;
     bool const given = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
     if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
-      limits = limits_of(config, comm.world(), layout_of(config, comm.world(), comm.gpu_per_node()).columns);
+      layout = layout_of(config, comm.world(), comm.gpu_per_node());
+      limits = limits_of(config, comm.world(), layout.columns);
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
       (void)Exec::template prepare<CountedKernel<KeepKernel<Index>>>();  // their launches say so if they cannot be
       (void)Exec::template prepare<CountedKernel<TotalsKernel>>();
       if constexpr (exec::SharesBetweenProcesses<Exec>) mine.shares_between_processes = !apart || Exec::can_share();
-      if (Ref::kRelays) mine.sums_by = layout_of(config, comm.world(), comm.gpu_per_node()).relay[0].nodes.per;
+      if (Ref::kRelays) mine.sums_by = layout.relay[0].nodes.per;
       mine.device = Exec::device();
       mine.ordinal = Exec::ordinal();
       mine.reachable = Exec::reachable();
       mine.max_warps = limits.residency.max_warps;
       mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
       mine.most_blocks = limits.most_blocks;
-      layout = layout_of(config, comm.world(), comm.gpu_per_node());
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
-      if (Ref::kFar) {
-        mine.put_bytes = layout.largest_put;
-        mine.put_reach = layout.bytes;
-        mine.signal_reach = layout.signal_bytes;
-      }
+      if (Ref::kFar) mine.carried = {layout.largest_put, layout.bytes, layout.signal_bytes};
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
       bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
@@ -311,17 +308,17 @@ class Runner {
                    .phase = Phase::barrier,
                    .rank = comm_.rank(),
                    .hint = "Work of this operator on another stream does not end."};
-    auto agreed = agree(members, Step::begin);
+    auto agreed = agree(comm_, members, Step::begin, members_.size());
     if (!agreed.ok()) return agreed.status();
     if (*agreed == Going::elsewhere)
       if (Status s = move_to_new_arenas(members); !s.ok()) return s;
     if constexpr (Ref::kFar) {
       // Whatever was on its way over the network has arrived, or never will, before anybody begins anew.
       link_.reset();
-      if (auto ended = agree(members, Step::network_ended); !ended.ok()) return ended.status();
+      if (auto ended = agree(comm_, members, Step::network_ended, members_.size()); !ended.ok()) return ended.status();
     }
     Status ready = initialise();
-    if (auto done = agree(members, Step::ready); !done.ok()) return done.status();
+    if (auto done = agree(comm_, members, Step::ready, members_.size()); !done.ok()) return done.status();
     if constexpr (Ref::kFar)
       if (ready.ok()) ready = connect();
     return ready;
@@ -436,34 +433,6 @@ class Runner {
     return {};
   }
 
-  enum class Step : std::uint32_t { begin = 1, network_ended, ready };
-  enum class Going { on, elsewhere };
-  //! A meeting of a recovery. Ranks that have come to different steps (one of them took a call for over that the others
-  //! gave up) all see it and fail, and so begin their next recover() together. To new arenas they go when any of them
-  //! has more members than shall be left: one may have moved in a recovery that the others gave up.
-  Result<Going> agree(std::span<const int> members, Step step) const {
-    struct Word {
-      Step step;
-      std::uint32_t members;
-    };
-    Word const mine{step, static_cast<std::uint32_t>(members_.size())};
-    std::vector<Word> words(members.size());
-    if (Status s = comm_.all_gather(members, &mine, words.data(), sizeof(mine)); !s.ok()) return s;
-    Going going = Going::on;
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (words[i].step != words[0].step)
-        return Error{.code = Errc::out_of_step,
-                     .phase = Phase::barrier,
-                     .rank = comm_.rank(),
-                     .peer = members[i],
-                     .expected = static_cast<std::uint64_t>(words[0].step),
-                     .seen = static_cast<std::uint64_t>(words[i].step),
-                     .hint = "The ranks are at different steps of a recovery: bring every rank to recover() again."};
-      if (words[i].members != members.size()) going = Going::elsewhere;
-    }
-    return going;
-  }
-
   //! What fits for both phases, since one config serves both.
   static launch::LaunchLimits limits_of(const EpDispatchCombineConfig& config, int world, int columns) noexcept {
     int const experts = world * config.num_experts_per_rank, topk = config.num_experts_per_token;
@@ -525,7 +494,9 @@ class Runner {
                    .hint = "The last recover() did not bring it up: bring every rank to recover()."};
     auto params = launch::resolve(call, {config_.block_num, config_.warp_num_per_block}, limits_);
     if (params.ok()) return params;
-    Error error = params.error();
+    return of_this_rank(params.error());
+  }
+  [[nodiscard]] Error of_this_rank(Error error) const noexcept {
     error.rank = comm_.rank();
     return error;
   }
@@ -535,13 +506,9 @@ class Runner {
     if (!params.ok()) return params;
     auto const relays =
         launch::resolve_relays(call.rdma_block_num, config_.rdma_block_num, params->block_num, Ref::kRelays);
-    if (relays.ok()) {
-      params->rdma_block_num = *relays;
-      return params;
-    }
-    Error error = relays.error();
-    error.rank = comm_.rank();
-    return error;
+    if (!relays.ok()) return of_this_rank(relays.error());
+    params->rdma_block_num = *relays;
+    return params;
   }
   template <class Kernel>
   Status launch(int set, const exec::LaunchGeometry& geometry, const Kernel& kernel, StreamRef stream) noexcept {

@@ -36,6 +36,11 @@ class ProtocolHash {
   std::uint64_t value_ = comm::kHashStart;
 };
 
+//! @brief What a network would have to carry, in bytes: the largest put, the arena, the signals' part of it. 0: none.
+struct Carried {
+  std::uint64_t put = 0, arena = 0, signals = 0;
+};
+
 //! @brief What each rank puts on the table. Plain data: errors are derived from it on every rank alike, not sent.
 struct JoinRecord {
   std::uint64_t protocol = 0;
@@ -46,10 +51,10 @@ struct JoinRecord {
   std::int64_t memory_bytes = 0;                       //!< what it has: allocated, or the caller's
   std::int32_t memory_given = 0;                       //!< nonzero: the caller's
   std::int32_t memory_aligned = 1;
-  std::int32_t memory_descriptor = 0;                            //!< nonzero: other processes can map it by one
-  std::int32_t shares_between_processes = 0;                     //!< can another process map memory of its machine?
-  std::uint64_t put_bytes = 0, put_reach = 0, signal_reach = 0;  //!< what a network would have to carry; 0: none
-  std::int32_t sums_by = 0;                                      //!< nonzero: ranks that its schedule sums first
+  std::int32_t memory_descriptor = 0;         //!< nonzero: other processes can map it by one
+  std::int32_t shares_between_processes = 0;  //!< can another process map memory of its machine?
+  Carried carried = {};
+  std::int32_t sums_by = 0;                     //!< nonzero: ranks that its schedule sums first
   std::int32_t near_begin = 0;                  //!< the first of the ranks that load and store reach from it
   std::uint64_t process = 0, host = 0;          //!< equal where ranks share them; 0: all do
   std::int32_t memory_shared = 1;               //!< has its device asked for access to the others it can reach?
@@ -188,19 +193,18 @@ struct JoinRecord {
            .field = "footprint bytes",
            .value = r.needed_bytes,
            .hint = "The sizes overflow: lower max_num_inp_token_per_rank, hidden_dim, or set max_total_recv_tokens."});
-    struct Carried {
-      const char* field;
+    struct Field {
+      const char* name;
       std::uint64_t value, limit;
     };
-    for (const Carried& carried :
-         {Carried{"bytes of one put between nodes", r.put_bytes, fabric::Command::kMostBytes},
-          Carried{"arena bytes between nodes", r.put_reach, fabric::Command::kReach},
-          Carried{"signal bytes between nodes", r.signal_reach, fabric::Command::kSignalReach}})
-      if (carried.value > carried.limit)
+    for (const Field& field : {Field{"bytes of one put between nodes", r.carried.put, fabric::Command::kMostBytes},
+                               Field{"arena bytes between nodes", r.carried.arena, fabric::Command::kReach},
+                               Field{"signal bytes between nodes", r.carried.signals, fabric::Command::kSignalReach}})
+      if (field.value > field.limit)
         return fail({.code = Errc::invalid_config,
-                     .field = carried.field,
-                     .value = static_cast<std::int64_t>(carried.value),
-                     .limit = static_cast<std::int64_t>(carried.limit),
+                     .field = field.name,
+                     .value = static_cast<std::int64_t>(field.value),
+                     .limit = static_cast<std::int64_t>(field.limit),
                      .hint = "A command between nodes holds no more: lower max_num_inp_token_per_rank, hidden_dim or "
                              "rows_per_put, or set max_total_recv_tokens."});
     if (r.capturing != 0)

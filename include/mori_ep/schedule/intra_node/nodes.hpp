@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "mori_ep/schedule/intra_node/work_split.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mori_ep/numeric/element.hpp"
 #include "mori_ep/schedule/intra_node/relay.hpp"
