@@ -239,7 +239,7 @@ struct CombineKernel {
       }
     }
     if constexpr (PeerRef::kRelays)
-      if (all && !await_sums(ctx, port, far, epoch)) ctx.shared_add(unready, 1u);
+      if (all && !await_sums(ctx, port, far, epoch, 0, far.nodes.count())) ctx.shared_add(unready, 1u);
     ctx.block_sync();
     return *unready == 0;
   }

@@ -162,7 +162,7 @@ struct DispatchScratch {
   // far ranks:
   std::uint32_t* shift;  // [W] a row of ours there is staged at row + shift
   std::uint32_t* stage;  // [W] where our rows for each are staged
-  std::uint32_t* there;  // [W] where each has staged its rows for this rank; with relays, its copies
+  std::uint32_t* there;  // [W] where each has staged its rows for this rank
   // with relays:
   std::uint32_t* copies;   // [N] of this rank's tokens for each node; `stage` has where they are staged
   std::uint32_t* relayed;  // [W] how many records each source sends to this rank

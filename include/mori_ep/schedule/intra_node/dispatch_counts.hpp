@@ -200,7 +200,9 @@ struct CountExchange {
     std::uint32_t const last = epoch - 1;
     if (ctx.load(&args.port.peers.template mine<SetState>(args.set.state)->combine_sent) == last) {
       if constexpr (PeerRef::kRelays) {
-        if (!await_sums(ctx, args.port, args.far, last)) ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
+        std::int32_t const node = args.far.nodes.of(peer),
+                           end = args.far.nodes.relay(args.port.peers.rank, node) == peer ? node + 1 : node;
+        if (!await_sums(ctx, args.port, args.far, last, node, end)) ctx.shared_add(s.flags + Scratch::kUnheard, 1u);
       } else {
         auto* parts = args.port.peers.template mine<std::uint64_t>(args.far.ready) + peer * kFarReturns;
         by_thread(ctx, kFarReturns, [&](std::int32_t i) {
@@ -309,7 +311,7 @@ struct CountExchange {
       }
       if constexpr (PeerRef::kRelays)
         if (d >= world) {
-          hear_copies(ctx, source, d - world, payload);
+          hear_copies(source, d - world, payload);
           continue;
         }
       if (source < me) ctx.shared_add(s.before + d, payload);
@@ -377,15 +379,11 @@ struct CountExchange {
   }
 
  private:
-  //! What `source` sends to `node`: if this rank relays it, how much it is, and where `source` has it.
-  template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void hear_copies(Ctx& ctx, std::int32_t source, std::int32_t node,
-                                           std::uint32_t copies) const {
+  //! What `source` sends to `node`, if this rank relays it.
+  MORI_EP_BODY MORI_EP_HD void hear_copies(std::int32_t source, std::int32_t node, std::uint32_t copies) const {
     const Nodes& nodes = args.far.nodes;
     std::int32_t const me = args.port.peers.rank, here = nodes.of(me), from = nodes.of(source);
-    if (from == here || nodes.relay(source, here) != me) return;
-    if (node == here) s.relayed[source] = copies;
-    if (node < here) ctx.shared_add(s.there + source, copies);
+    if (from != here && node == here && nodes.relay(source, here) == me) s.relayed[source] = copies;
   }
 
   //! Asks the network to put what far rank `peer` is told, and to say so. By a whole warp.

@@ -101,7 +101,7 @@ struct DispatchKernel {
     by_thread(ctx, Scratch::sums(args.columns(), args.placement.experts()), [&](std::int32_t i) { s.flags[i] = 0; });
     by_thread(ctx, world, [&](std::int32_t i) {
       s.table[i] = ctx.load(args.port.peers.bases + i);
-      if constexpr (PeerRef::kRelays) s.there[i] = s.relayed[i] = 0;
+      if constexpr (PeerRef::kRelays) s.relayed[i] = 0;
     });
   }
 
@@ -290,10 +290,10 @@ struct DispatchKernel {
       ctx.store(expert_count + e, static_cast<std::int32_t>(s.received[e]));
     if constexpr (PeerRef::kRelays) {
       const Nodes& nodes = args.far.nodes;
-      auto* places = args.port.peers.template mine<RelayPlace>(args.far.places);
+      auto* relayed = args.port.peers.template mine<std::int32_t>(args.far.relayed);
       for (std::int32_t slot = first; slot < nodes.slots(); slot += step)
         if (std::int32_t const source = nodes.source(slot, args.port.peers.rank); source >= 0)
-          ctx.store(places + slot, RelayPlace{static_cast<std::int32_t>(s.relayed[source]), s.there[source]});
+          ctx.store(relayed + slot, static_cast<std::int32_t>(s.relayed[source]));
       auto* sent = args.port.peers.template mine<std::int32_t>(args.far.sent) +
                    static_cast<std::int32_t>(counts.epoch % 2) * nodes.count();
       for (std::int32_t node = first; node < nodes.count(); node += step)

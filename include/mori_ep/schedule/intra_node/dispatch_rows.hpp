@@ -120,8 +120,8 @@ struct RowSender {
         s.targets[at] =
             is_node(d) ? records().record(node, row) : to_be_at<std::byte>(d, args.set.recv_x, {}, row, args.row_bytes);
         if (!keeps || !lists) continue;
-        std::uint32_t const comes_back = is_node(d) ? s.stage[node] + row : row;
-        ctx.store(routes + entry, routing::RouteEntry{d, static_cast<std::int32_t>(comes_back)});
+        std::int32_t const earlier = is_node(d) ? Nodes::other(node, args.far.nodes.of(args.port.peers.rank)) : 0;
+        ctx.store(routes + entry, routing::RouteEntry{d, earlier * args.max_tokens + static_cast<std::int32_t>(row)});
         if constexpr (Weighted) ctx.store(factors + entry, is_node(d) ? 1.0f : weight_of(ctx, t, d));
       } else {
         listed = copies;

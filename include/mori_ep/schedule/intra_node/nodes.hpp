@@ -26,6 +26,11 @@ struct Nodes {
     return first(node) + (source - first(of(source))) % size(node);
   }
 
+  //! @brief The number of `node` among the nodes that are not `own`.
+  [[nodiscard]] static MORI_EP_HD constexpr std::int32_t other(std::int32_t node, std::int32_t own) noexcept {
+    return node - (node > own ? 1 : 0);
+  }
+
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t most() const noexcept {
     std::int32_t const fewest = size(count() - 1);
     return quotient(per + fewest - 1, fewest);
@@ -35,12 +40,12 @@ struct Nodes {
   //! @brief The number that `source` has at its relay in `node`.
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t slot(std::int32_t source, std::int32_t node) const noexcept {
     std::int32_t const from = of(source);
-    return (from - (from > node ? 1 : 0)) * most() + quotient(source - first(from), size(node));
+    return other(from, node) * most() + quotient(source - first(from), size(node));
   }
   //! @brief The source that has number `slot` at `relay`, or -1.
   [[nodiscard]] MORI_EP_HD constexpr std::int32_t source(std::int32_t slot, std::int32_t relay) const noexcept {
-    std::int32_t const node = of(relay), other = quotient(slot, most()), from = other + (other >= node ? 1 : 0),
-                       index = relay - first(node) + (slot - other * most()) * size(node);
+    std::int32_t const node = of(relay), at = quotient(slot, most()), from = at + (at >= node ? 1 : 0),
+                       index = relay - first(node) + (slot - at * most()) * size(node);
     return index < size(from) ? first(from) + index : -1;
   }
 };

@@ -14,9 +14,9 @@
 //!  3. Ranks of p's node acquire what p passes on by p's own rows_arrived of n: each block says so when it has sent its
 //!     rows and passed on its records.
 //!  4. In combine p sums only after it has acquired combine_ready of n from its node, and puts a chunk of sums as in 1.
-//!     s acquires far.ready of n for each chunk. Any relay writes sums again, and s's arena is laid out anew for them, in
-//!     combine n + 1, after its dispatch n + 1 has heard s's counts of n + 1: before it tells any far rank those, s has
-//!     acquired all chunks of combine n from all relays, in that combine or, when its ticket was dropped, in announce_far.
+//!     s acquires far.ready of n for each chunk. p writes sums again in combine n + 1, after its dispatch n + 1 has heard
+//!     s's counts of n + 1, before which s has acquired all chunks of p's combine n: in its own or, when its ticket was
+//!     dropped, in announce_far, in the very block that tells p. Sums of other relays lie elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -132,16 +132,16 @@ MORI_EP_BODY MORI_EP_HD std::int32_t each_kept(Ctx& ctx, const std::int32_t* row
   return count;
 }
 
-//! @brief This thread's share of the words by which relays say that the sums of `epoch` are here. False when one does not
-//!        come.
+//! @brief This thread's share of the words by which relays of nodes [begin, end) say that the sums of `epoch` are here.
+//!        False when one does not come.
 template <class Ctx, class PeerRef>
 [[nodiscard]] MORI_EP_BODY MORI_EP_HD bool await_sums(Ctx& ctx, const FaultPort<PeerRef>& port, const RelayLayout& far,
-                                                      std::uint32_t epoch) {
+                                                      std::uint32_t epoch, std::int32_t begin, std::int32_t end) {
   auto* words = port.peers.template mine<std::uint64_t>(far.ready);
-  std::int32_t const nodes = far.nodes.count(), parity = static_cast<std::int32_t>(epoch % 2);
-  auto* sent = port.peers.template mine<std::int32_t>(far.sent) + parity * nodes;
+  std::int32_t const parity = static_cast<std::int32_t>(epoch % 2);
+  auto* sent = port.peers.template mine<std::int32_t>(far.sent) + parity * far.nodes.count();
   MORI_EP_ROLLED
-  for (std::int32_t i = thread(ctx); i < nodes * far.chunks; i += threads(ctx)) {
+  for (std::int32_t i = begin * far.chunks + thread(ctx); i < end * far.chunks; i += threads(ctx)) {
     std::int32_t const node = quotient(i, far.chunks), chunk = i - node * far.chunks;
     if (chunk >= far.chunks_of(ctx.load(sent + node))) continue;
     if (!port.await(ctx, words + i, epoch, Phase::combine_ready, far.nodes.relay(port.peers.rank, node))) return false;

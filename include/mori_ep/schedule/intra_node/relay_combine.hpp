@@ -32,9 +32,9 @@ struct SumReturner {
   MORI_EP_BODY MORI_EP_HD void run(Ctx& ctx) const {
     RelayWalk<PeerRef> const walk{port, far, max_tokens, relay_blocks};
     using Chunk = typename RelayWalk<PeerRef>::Chunk;
-    auto* places = port.peers.template mine<RelayPlace>(far.places);
+    auto* relayed = port.peers.template mine<std::int32_t>(far.relayed);
     (void)walk.walk(
-        ctx, [&](std::int32_t slot, std::int32_t) { return ctx.load(&places[slot].records); },
+        ctx, [&](std::int32_t slot, std::int32_t) { return ctx.load(relayed + slot); },
         [](const Chunk&) { return true; },
         [&](const Chunk& chunk, std::int32_t i) {
           sum(ctx, walk.record(chunk.slot, i), walk.factors(chunk.slot, i), walk.sum(chunk.slot, i));
@@ -42,11 +42,13 @@ struct SumReturner {
           ctx.warp_sync();
           auto* counter = port.peers.template mine<std::uint32_t>(far.summed) + chunk.slot * far.chunks + chunk.number;
           if (!completes(ctx, counter, 1, chunk.end - chunk.begin)) return;
-          std::size_t const each = far.record.back_bytes, there = ctx.load(&places[chunk.slot].there);
-          std::int32_t const word = far.nodes.of(port.peers.rank) * far.chunks + chunk.number;
+          std::size_t const each = far.record.back_bytes;
+          std::int32_t const here = far.nodes.of(port.peers.rank),
+                             there = Nodes::other(here, far.nodes.of(chunk.source)) * max_tokens + chunk.begin;
+          std::int32_t const word = here * far.chunks + chunk.number;
           port.put_far(ctx, chunk.source,
                        {.from = far.back.offset + walk.index(chunk.slot, chunk.begin) * each,
-                        .there = far.returned.offset + (there + static_cast<std::size_t>(chunk.begin)) * each,
+                        .there = far.returned.offset + static_cast<std::size_t>(there) * each,
                         .bytes = static_cast<std::size_t>(chunk.end - chunk.begin) * each},
                        far.ready.offset + static_cast<std::size_t>(word) * sizeof(std::uint64_t), epoch,
                        Phase::combine_ready);

@@ -24,12 +24,6 @@ struct Network {
   [[nodiscard]] constexpr int columns(int world) const noexcept { return world + (relays ? nodes.count() : 0); }
 };
 
-//! @brief What a relay remembers of a source between a dispatch and its combine.
-struct RelayPlace {
-  std::int32_t records = 0;
-  std::uint32_t there = 0;  //!< where their sums come back to
-};
-
 //! @brief A copy of a token on its way to a node, and what comes back for it: offsets in bytes, all in one run so that a
 //!        chunk of them is one put.
 struct RecordLayout {
@@ -76,7 +70,7 @@ struct RelayLayout {
   comm::Region arrived;   //!< [S][chunks] signal words: those records of a source are here
   comm::Region ready;     //!< [N][chunks] signal words: those sums of a node are here
   comm::Region in;        //!< [S][M] records
-  comm::Region returned;  //!< [copies] sums, node by node
+  comm::Region returned;  //!< [N - 1][M] sums, by the other node: a late one of a node cannot fall on another's
   // read by the network
   comm::Region words;  //!< [2][W][C + E_r + 2] what each far rank is told, by epoch's parity
   comm::Region out;    //!< [copies] records, node by node
@@ -84,7 +78,7 @@ struct RelayLayout {
   // this rank's own
   comm::Region staged;   //!< [N][chunks] u32, zero between launches: parts of that chunk's records that are staged
   comm::Region summed;   //!< [S][chunks] u32, zero between launches: sums of that chunk that are there
-  comm::Region places;   //!< [S] RelayPlace
+  comm::Region relayed;  //!< [S] i32: records that a source has sent in the last dispatch
   comm::Region sent;     //!< [2][N] i32, by epoch's parity: records sent to each node
   comm::Region factors;  //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
   comm::Region own;      //!< [M] sums, where sums come back exact: the sum of this rank's node
@@ -107,7 +101,7 @@ struct RelayLayout {
     words = at.add(2 * w * (w + n + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
     staged = at.add(n * each, sizeof(std::uint32_t));
     summed = at.add(slots * each, sizeof(std::uint32_t));
-    places = at.add(slots, sizeof(RelayPlace));
+    relayed = at.add(slots, sizeof(std::int32_t));
     sent = at.add(2 * n, sizeof(std::int32_t));
   }
   constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, const Network& network) noexcept {
@@ -120,7 +114,7 @@ struct RelayLayout {
     in = at.add(slots * m, record.bytes);
     out = at.add(copies, record.bytes);
     back = at.add(slots * m, record.back_bytes);
-    returned = at.add(copies, record.back_bytes);
+    returned = at.add(static_cast<std::size_t>(nodes.count() - 1) * m, record.back_bytes);
     own = at.add(network.exact && slots > 0 ? m : 0, record.back_bytes);
   }
 
