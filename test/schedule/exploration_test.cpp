@@ -7,7 +7,7 @@
 
 #include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
-#include "support/explore.hpp"
+#include "support/explore_context.hpp"
 
 namespace {
 

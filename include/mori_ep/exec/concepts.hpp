@@ -26,9 +26,9 @@ concept HasGeometry = requires(const C c) {
 
 //! @brief Meeting points. `block_sync` orders the block's plain accesses; `arrive` is true for the last block only,
 //!        acquires what every earlier block released, and leaves the counter at zero; `arrive(counter, pieces, all)` is
-//!        the same for whoever brings the last of `all` pieces, each a warp's that has flushed its stores and met. `tally` adds to a word that the
-//!        blocks of a launch share, and orders nothing; `draw`, called by a whole warp, adds one and gives lane 0 what
-//!        was there.
+//!        the same for whoever brings the last of `all` pieces, each a warp's that has flushed its stores and met.
+//!        `tally` adds to a word that the blocks of a launch share, and orders nothing; `draw`, called by a whole warp,
+//!        adds one and gives lane 0 what was there.
 template <class C>
 concept HasBarriers = requires(C c, std::uint32_t* counter) {
   c.warp_sync();
@@ -87,8 +87,7 @@ concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
 //!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
 //!        one) first by itself, then the groups, and rounds once. `sum_rows<T, weighted>` adds so, too, one group, and
 //!        keeps the fp32, in an order of elements that is the machine's own; `round_rows<T>` adds such sums and rounds
-//!        once. `zero_row` is the sum of no rows; `prefetch_row` may
-//!        bring a row nearer before it is read.
+//!        once. `zero_row` is the sum of no rows; `prefetch_row` may bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
                            const float* weights, std::byte* out, int (*place)()) {

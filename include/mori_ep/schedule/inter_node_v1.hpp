@@ -10,8 +10,9 @@ namespace mori_ep::schedule {
 //! @brief IntraNode's kernels, with relays between nodes: a token crosses the network once for each node that it goes to,
 //!        to its source's relay there (intra_node::Nodes), which passes it on by load and store to the ranks of its node
 //!        while later chunks are on the wire. In combine the relay sums what its node returns, and sends one row back.
-//!        One launch per phase, in which every block sends first and then relays; of halves it is the sending one that
-//!        relays, and waits for what it relays: dispatch_send for other nodes' records, combine_send for this node's rows.
+//!        One launch per phase, in which every block sends first and then relays, unless rdma_block_num of them only
+//!        relay; of halves it is the sending one that relays, and waits for what it relays: dispatch_send for other nodes'
+//!        records, combine_send for this node's rows.
 //! @tparam Partial what of a node's sum crosses the network: partial::Wire or partial::Exact. With fp32 elements they are
 //!         the same.
 //! Source    MORI-EP user guide (InterNodeV1); DeepEP's normal kernels forward in chunks, too.

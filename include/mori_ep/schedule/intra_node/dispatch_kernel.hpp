@@ -21,7 +21,8 @@
 //!     overtaken (combine_kernel.hpp).
 //!  5. The last block advances this rank's epoch, and takes back the parts drawn, after it has acquired rows_arrived of
 //!     n from all blocks of its own rank, which without tokens release it as soon as they have announced what they
-//!     must, or, where they relay, have passed on what came: so every block has read the one and drawn its last from the other before.
+//!     must, or, where they relay, have passed on what came: so every block has read the one and drawn its last from
+//!     the other before.
 //!  6. A rank that is left out sends no rows and is sent none. Its words in d's arena are d's own: a launch writes those
 //!     of its epoch before it waits for them, and the launches of a set run one after the other.
 //!  7. Far ranks, which only a network reaches (PeerRef::kFar). What a near rank would store at d, s stages in its own
