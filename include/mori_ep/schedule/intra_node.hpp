@@ -81,7 +81,7 @@ class Runner {
       mine.max_blocks = warps <= mine.max_warps ? limits.residency.blocks[warps] : 0;
       mine.most_blocks = limits.most_blocks;
       mine.needed_bytes = layout.overflow ? -1 : static_cast<std::int64_t>(layout.bytes);
-      if (Ref::kFar) mine.carried = {layout.largest_put, layout.bytes, layout.signal_bytes};
+      if (std::ssize(near) < comm.world()) mine.carried = {layout.largest_put, layout.bytes, layout.signal_bytes};
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
       bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
