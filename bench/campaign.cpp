@@ -185,6 +185,7 @@ Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size
           .rows = problem.rows(),
           .pairs = problem.pairs(),
           .crossing = problem.config().schedule == "v1" ? problem.far_pairs() : problem.far_rows(),
+          .link_rows = problem.most_link_rows(),
           .mori = {},
           .mpi = {}};
   for (int rank = 0; rank < row.config.world; ++rank) row.rows_received.push_back(problem.received(rank).size());

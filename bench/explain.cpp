@@ -15,12 +15,13 @@ void explain(std::ostream& out) {
   d+c   dispatch and combine back to back, enqueued together, nothing in between (experts take no time here)
 
 What is timed, with --exec cuda
-  One thread launches for all ranks; each rank has a stream of its own. One iteration takes, on the first device's
-  clock, from a start event on one stream, which all ranks' streams then wait for, to an end event that waits for all of
-  them: the last rank's end. A kernel of one thread holds that one stream back until all is enqueued, so the host's time
-  to launch is not inside; the wait of streams for each other, and the start of kernels, is.
-  d, c, d+c  as above; --graph: each is one graph, captured over the same streams, and the start and end events stand
-             before and after its launch
+  One thread launches for all ranks; each rank has a stream of its own. One iteration takes, on each device's clock,
+  from a start event on one stream, which the streams of the device's ranks then wait for, to an end event that waits for
+  all of them; of several devices the longest counts, and so does that one begins before another. A kernel of one thread
+  holds each device's one stream back until all is enqueued, and the host lets all go at once, so its time to launch is
+  not inside; the wait of streams for each other, and the start of kernels, is.
+  d, c, d+c  as above; --graph: each is one graph for each device, captured over the same streams, and the start and end
+             events stand before and after its launch
   floor      empty kernels, one for each rank, launched in the very same way with the operator's blocks and warps, once
              in every iteration before the phases; over: a phase's p50us less the floor's (d+c: less one floor)
   cache      --l2 cold (default): before the start event, four times the second-level cache is read, so that neither
@@ -59,6 +60,13 @@ Columns of `run`
              combine, with weights, ids and positions)
   staged MB  with --external: each received row read once and written once, part of c and d+c
   check      ok, or FAILED; what differs is on stderr (rank, token, element, got, expected), and the exit code is 1
+
+Between devices (--devices 2 and more), a second table
+  MB         rows that leave, or reach, the device with most of them, x row bytes, one way: what a dispatch stores to the
+             other devices, and a combine reads back; d+c both. GB/s: over p50us
+  push       GB/s over what plain kernels push: a vector read once and stored to every other device, all devices at once,
+             GB/s of each one way; pull: over what they pull, adding the vectors of all other devices; the best of
+             several block counts and vectors in flight. The copy engines' figure is in the head
 
 Between nodes (--schedule internode or v1), a second table
   rows       received by all ranks; pairs: distinct (token, node) pairs, a token's own node among them; crossing: what

@@ -2,6 +2,7 @@
 //! @file One configuration to measure, its routes, and the bytes they mean. All in plain loops, none in the library's.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -47,6 +48,7 @@ struct Config {
   [[nodiscard]] bool near_only() const noexcept { return transport == "xgmi"; }
   [[nodiscard]] int gpu_per_node() const noexcept { return (world + nodes - 1) / nodes; }
   [[nodiscard]] int node_of(int rank) const noexcept { return rank / gpu_per_node(); }
+  [[nodiscard]] int device_of(int rank) const noexcept { return rank * devices / world; }
   [[nodiscard]] bool on_host() const noexcept { return exec == "host"; }
   [[nodiscard]] const char* ranks_as() const noexcept {
     return processes ? "processes" : on_host() ? "threads" : "streams";
@@ -107,6 +109,22 @@ class Problem {
   [[nodiscard]] std::size_t pairs() const noexcept { return pairs_; }
   [[nodiscard]] std::size_t far_pairs() const noexcept { return far_pairs_; }
   [[nodiscard]] std::size_t far_rows() const noexcept { return far_rows_; }
+  //! @brief Rows that a dispatch sends from one device to others, or a combine back to it: of the device with most.
+  [[nodiscard]] std::size_t most_link_rows() const {
+    auto const devices = static_cast<std::size_t>(config_.devices);
+    std::vector<std::size_t> out(devices), in(devices);
+    for (int d = 0; d < config_.world; ++d)
+      for (auto const& source : received_[static_cast<std::size_t>(d)]) {
+        auto const from = static_cast<std::size_t>(config_.device_of(source.rank)),
+                   to = static_cast<std::size_t>(config_.device_of(d));
+        if (from == to) continue;
+        ++out[from];
+        ++in[to];
+      }
+    std::size_t most = 0;
+    for (std::size_t d = 0; d < devices; ++d) most = std::max({most, out[d], in[d]});
+    return most;
+  }
   [[nodiscard]] double dispatch_bytes() const noexcept {
     return static_cast<double>((tokens_sent_ + rows_) * config_.row_bytes());
   }

@@ -66,6 +66,16 @@ struct NodeFigures {
   }
 };
 
+//! What one phase moved over the links of the device with most rows, one way, against what plain kernels do there.
+struct LinkFigures {
+  double bytes, gbps, push, pull;
+  LinkFigures(const Row& row, std::string_view name, const Phase& phase, const Links& links)
+      : bytes((name == "pair" ? 2 : 1) * static_cast<double>(row.link_rows * row.config.row_bytes())),
+        gbps(bytes / phase.p50_us() / 1e3),
+        push(ratio(gbps, links.push())),
+        pull(ratio(gbps, links.pull())) {}
+};
+
 void print_aligned(std::ostream& out, const std::vector<Cells>& table) {
   std::vector<std::size_t> widths(table.front().size());
   for (auto const& row : table)
@@ -162,6 +172,22 @@ std::vector<Cells> nodes_table(const Report& report) {
   return table;
 }
 
+//! What crossed between devices.
+std::vector<Cells> links_table(const Report& report) {
+  Cells head = kConfigHead;
+  for (const char* phase : {"d", "c", "d+c"}) append(head, {"|", phase + std::string(" MB"), "GB/s", "push", "pull"});
+  std::vector<Cells> table = {head};
+  for (auto const& row : report.rows) {
+    Cells cells = config_cells(row.config);
+    for_each_phase(row.mori.phases, [&](const char* name, const Phase& p) {
+      LinkFigures const f(row, name, p, report.ceilings->links);
+      append(cells, {"|", fixed(f.bytes / 1e6, 1), fixed(f.gbps, 1), fixed(f.push, 3), fixed(f.pull, 3)});
+    });
+    table.push_back(cells);
+  }
+  return table;
+}
+
 std::vector<Cells> stats_table(const Report& report) {
   Cells head = kConfigHead;
   append(head, {"|", "rank", "peer", "MB", "messages", "refusals", "completions", "errors", "longest us"});
@@ -238,9 +264,17 @@ void print_table(std::ostream& out, const Report& report) {
         << " (all blocks resident: " << fixed(Ceilings::resident(best.read1_write5_tried), 2)
         << "); 5 read 1 written by " << best.read5_write1_how << " ("
         << fixed(Ceilings::resident(best.read5_write1_tried), 2) << ")\n";
+  if (auto const& links = report.ceilings->links; links.measured())
+    out << "# links, all devices at once, GB/s of each in one direction: copy engine " << fixed(links.copy(), 1)
+        << "; push " << fixed(links.push(), 1) << " (" << links.push_how << "); pull " << fixed(links.pull(), 1) << " ("
+        << links.pull_how << ")\n";
   if (!report.mpi.empty())
     out << "# MPI: " << report.mpi << ", " << c.world << " processes; mori/MPI is mori_ep's time over MPI's\n";
   print_aligned(out, report.mpi.empty() ? run_table(report) : mpi_table(report));
+  if (report.ceilings->links.measured()) {
+    out << "\n# over the links of the device with most rows, one way\n";
+    print_aligned(out, links_table(report));
+  }
   bool const nodes = !c.near_only();
   if (nodes) {
     out << "\n# between " << c.nodes << " nodes, over " << c.transport << ": a dispatch and a combine of all ranks\n";
@@ -283,6 +317,7 @@ void print_csv(std::ostream& out, const Report& report) {
     out << ",exec,devices,graph,l2,blocks,warps,device,driver,runtime,floor_us";
     for (const char* phase : {"dispatch", "combine", "pair"})
       out << ',' << phase << "_min_us," << phase << "_over_floor_us";
+    out << ",link_bytes,link_copy_gbps,link_push_gbps,link_pull_gbps";
   }
   out << '\n';
   double const ceiling = report.ceilings->gbps();
@@ -325,6 +360,9 @@ void print_csv(std::ostream& out, const Report& report) {
       for_each_phase(row.mori.phases, [&](const char*, const Phase& p) {
         out << ',' << fixed(p.min_us(), 3) << ',' << fixed(p.p50_us() - floor, 3);
       });
+      Links const& links = report.ceilings->links;
+      out << ',' << row.link_rows * c.row_bytes() << ',' << fixed(links.copy(), 4) << ',' << fixed(links.push(), 4)
+          << ',' << fixed(links.pull(), 4);
     }
     out << '\n';
   }
@@ -418,6 +456,10 @@ void print_json(std::ostream& out, const Report& report) {
         if (p.samples_us.empty()) return;
         result["phases"][name]["min_us"] = p.min_us();
         result["phases"][name]["over_floor_us"] = p.p50_us() - percentile(floor, 50);
+        if (!report.ceilings->links.measured()) return;
+        LinkFigures const f(row, name, p, report.ceilings->links);
+        result["phases"][name]["link"] = {
+            {"bytes", f.bytes}, {"gbps", f.gbps}, {"push_ratio", f.push}, {"pull_ratio", f.pull}};
       });
     }
     if (row.mpi) {
@@ -474,6 +516,15 @@ void print_json(std::ostream& out, const Report& report) {
     };
     list("read1_write5_tried", report.ceilings->read1_write5_tried);
     list("read5_write1_tried", report.ceilings->read5_write1_tried);
+    if (Links const& links = report.ceilings->links; links.measured()) {
+      document["ceilings"]["link_copy_gbps"] = links.copy();
+      document["ceilings"]["link_push_gbps"] = links.push();
+      document["ceilings"]["link_pull_gbps"] = links.pull();
+      document["ceilings"]["link_push_how"] = links.push_how;
+      document["ceilings"]["link_pull_how"] = links.pull_how;
+      list("link_push_tried", links.push_tried);
+      list("link_pull_tried", links.pull_tried);
+    }
   }
   if (auto const& d = report.devices)
     document["devices"] = {{"name", d->name},

@@ -25,6 +25,7 @@ struct Row {
   std::size_t rows = 0;                    //!< of all ranks
   std::size_t pairs = 0;                   //!< unique (token, node) pairs
   std::size_t crossing = 0;                //!< rows that cross a network
+  std::size_t link_rows = 0;               //!< rows over the links of the device with most of them, one way
   Outcome mori;
   std::optional<Outcome> mpi;
 };

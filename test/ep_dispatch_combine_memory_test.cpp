@@ -83,7 +83,7 @@ TEST_CASE("footprint is what an operator needs: exactly that is enough, one byte
     for (int odd : {0, 2}) {
       Complaints wrong;
       std::vector<GuardedArena<Machine>> memory;
-      for (int r = 0; r < kWorld; ++r) memory.emplace_back(needed->bytes + 256);
+      for (int r = 0; r < kWorld; ++r) memory.emplace_back(needed->bytes + 256, comm::Place::device);
       Status const s = comm::LocalWorld(kWorld).run([&](comm::Communicator& comm) -> Status {
         bool const mine = comm.rank() == odd;
         std::byte* const base = memory[static_cast<std::size_t>(comm.rank())].data();

@@ -49,7 +49,8 @@ struct Rounds {
   Stream& stream;  // of the machine, hooked or not
   Vector<float> x = Vector<float>(kTokens * kHidden), y = Vector<float>(kTokens * kHidden);
   Vector<std::int32_t> ids = Vector<std::int32_t>(kTokens * kTopk);
-  Vector<std::int32_t> seen = Vector<std::int32_t>(1);
+  Vector<std::int32_t> count = Vector<std::int32_t>(1);
+  Vector<float> rows = Vector<float>(static_cast<std::size_t>(world) * kTokens * kHidden);
   std::string wrong = {};
 
   static float value(int rank, int round, int token, int i) {
@@ -70,9 +71,14 @@ struct Rounds {
     auto got = op.dispatch({.input = {x.data(), kTokens, kHidden}, .indices = {ids.data(), kTokens, kTopk}}, stream);
     if (!got.ok()) return got.status();
     auto const out = op.get_registered_combine_input_buffer(got->ticket);
-    stream.submit([rows = got->rows, count = got->recv_count, out] {
-      for (std::int64_t i = 0; i < std::int64_t{*count} * kHidden; ++i) out.data[i] = 2 * rows.data[i];
+    // The operator's memory is the device's: the host works on copies.
+    std::size_t const bytes = rows.size() * sizeof(float);
+    stream.copy(count.data(), got->recv_count, sizeof(std::int32_t));
+    stream.copy(rows.data(), got->rows.data, bytes);
+    stream.submit([this] {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(count[0]) * kHidden; ++i) rows[i] *= 2;
     });
+    stream.copy(out.data, rows.data(), bytes);
     Status const s = op.combine(std::move(got->ticket), {.output = {y.data(), kTokens, kHidden}}, stream);
     stream.synchronize();
     return s.ok() ? op.status() : s;

@@ -9,7 +9,10 @@ file(GLOB gpu_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} gpu/*
 
 # A language belongs to a file, and these files have C++ in mori_ep_test.
 set(wrappers "")
-foreach(source IN LISTS machine_tests gpu_tests operators ITEMS support/machine_gpu.cpp support/operators.cpp)
+set(gpu_network_operators ${network_operators})
+list(REMOVE_ITEM gpu_network_operators support/network_verbs.cpp)
+foreach(source IN LISTS machine_tests gpu_tests operators gpu_network_operators
+        ITEMS support/machine_gpu.cpp support/operators.cpp)
   string(MAKE_C_IDENTIFIER ${source} name)
   set(wrapper ${CMAKE_CURRENT_BINARY_DIR}/${MORI_EP_GPU}/${name}.cu)
   file(CONFIGURE OUTPUT ${wrapper} CONTENT "#include \"@CMAKE_CURRENT_SOURCE_DIR@/@source@\"\n" @ONLY)
@@ -29,6 +32,22 @@ foreach(source IN LISTS machine_tests plan_tests gpu_tests)
   add_test(NAME ${test} COMMAND ${program} --filenames-as-tags
                                 "[#${stem}]~[host_only]")
   set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+endforeach()
+
+# Plans between nodes, without relays and with. fabric::Loopback's arenas lie in pinned memory.
+foreach(source IN LISTS plan_tests)
+  cmake_path(GET source STEM stem)
+  string(REGEX REPLACE "_test$" "" name ${stem})
+  foreach(network 1 2)
+    set(kind network)
+    if(network EQUAL 2)
+      set(kind relays)
+    endif()
+    set(test mori_ep.${MORI_EP_GPU}.${kind}.${name})
+    add_test(NAME ${test} COMMAND ${program} --filenames-as-tags "[#${stem}]~[host_only]")
+    set_tests_properties(${test} PROPERTIES LABELS ${MORI_EP_GPU} TIMEOUT 900 SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu
+                                            ENVIRONMENT "MORI_EP_TEST_NETWORK=${network};MORI_EP_TEST_CASES=40")
+  endforeach()
 endforeach()
 
 # Ranks as processes, which take turns on a device: each play starts its processes, and with them the runtime, anew. The

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpu/gpu.hpp"
+#include "gpu/links.hpp"
 #include "gpu/runtime.hpp"
 #include "gpu/survey.hpp"
 #include "machine.hpp"
@@ -263,11 +265,13 @@ Devices open_devices(int used, int world) {
 
 struct GpuCeilings::Yardsticks {
   std::vector<std::unique_ptr<Yardstick>> of_device;
+  std::optional<LinkYardstick> links;
 };
 
 GpuCeilings::GpuCeilings(int devices) : yardsticks_(std::make_shared<Yardsticks>()) {
   for (int device = 0; device < devices; ++device)
     yardsticks_->of_device.push_back(std::make_unique<Yardstick>(device));
+  if (devices > 1) yardsticks_->links.emplace(devices);
   set_device(0);
   copiers = devices;
   bytes_each = kCopyBytes;
@@ -289,6 +293,7 @@ void GpuCeilings::measure() {
     add(reads, yardstick.read5_write1_gbps(read5_write1_how, read5_write1_tried));
   }
   set_device(0);
+  if (yardsticks_->links) yardsticks_->links->measure(links);
   memcpy_gbps.insert(memcpy_gbps.end(), copies.begin(), copies.end());
   read1_write5_gbps.insert(read1_write5_gbps.end(), writes.begin(), writes.end());
   read5_write1_gbps.insert(read5_write1_gbps.end(), reads.begin(), reads.end());

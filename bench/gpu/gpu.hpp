@@ -38,11 +38,16 @@ void set_gpu_environment();
 //! @throw UsageError when the problem does not fit the devices' free memory
 void check_device_memory(const Problem& problem);
 
-//! @brief Samples the copy engine's copy and plain kernels, on each device by itself; devices add up.
+//! @brief Samples the copy engine's copy and plain kernels, on each device by itself, where devices add up; then the links
+//!        between the devices, all at once.
 class GpuCeilings : public Ceilings {
  public:
   static constexpr std::size_t kPlaceBytes = std::size_t{512} << 20;
-  static constexpr int kPlaces = 6;  //!< as many as such a kernel reads and writes
+  static constexpr int kPlaces = 6;                                       //!< as many as such a kernel reads and writes
+  static constexpr std::size_t kLinkPlaceBytes = std::size_t{256} << 20;  //!< that one device moves to one other
+  [[nodiscard]] static constexpr std::size_t bytes_on_a_device(int devices) {
+    return kPlaces * kPlaceBytes + (devices > 1 ? static_cast<std::size_t>(devices + 1) * kLinkPlaceBytes : 0);
+  }
   explicit GpuCeilings(int devices);
   void measure();
 

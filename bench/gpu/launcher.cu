@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "gpu/launcher.hpp"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "mori_ep/exec/gpu/target.hpp"
@@ -52,20 +53,19 @@ mori_ep::launch::LaunchParams Graph::geometry() const {
   throw std::runtime_error("a captured phase has no kernel");
 }
 
-Launcher::Launcher(int world, int devices, bool sweeps)
-    : world_(world),
-      devices_(devices),
-      stream_((set_device(0), std::make_unique<Exec::Stream>())),
-      start_(true),
-      fork_(false),
-      end_(true) {
-  for (int rank = 0; rank < world; ++rank) {
+Launcher::Launcher(const Config& config) : config_(config) {
+  for (int device = 0; device < config.devices; ++device) {
+    set_device(device);
+    per_device_.push_back({.stream = std::make_unique<Exec::Stream>(),
+                           .start = Event(true),
+                           .fork = Event(false),
+                           .end = Event(true),
+                           .swept = DeviceBuffer<std::uint32_t>(  // words: four times the cache
+                               config.cold ? static_cast<std::size_t>(properties_of(device).l2CacheSize) : 0)});
+  }
+  for (int rank = 0; rank < config.world; ++rank) {
     set_device(device_of(rank));
     ranks_.push_back({std::make_unique<Exec::Stream>(), Event(false)});
-  }
-  for (int device = 0; sweeps && device < devices; ++device) {
-    set_device(device);
-    swept_.emplace_back(static_cast<std::size_t>(properties_of(device).l2CacheSize));  // words: four times the cache
   }
   set_device(0);
 }
@@ -78,66 +78,74 @@ Launcher::Enqueue Launcher::empty_kernels(const mori_ep::launch::LaunchParams& g
   };
 }
 
-void Launcher::fork_and_join(const Enqueue& each) {
-  fork_.record(stream_->handle());
-  for (int rank = 0; rank < world_; ++rank) {
+void Launcher::fork_and_join(const Enqueue& each, int device) {
+  PerDevice& d = per_device_[static_cast<std::size_t>(device)];
+  d.fork.record(d.stream->handle());
+  for (int rank = 0; rank < config_.world; ++rank) {
+    if (device_of(rank) != device) continue;
     const PerRank& r = ranks_[static_cast<std::size_t>(rank)];
-    set_device(device_of(rank));
-    fork_.hold_back(r.stream->handle());
+    d.fork.hold_back(r.stream->handle());
     each(rank, r.stream->handle());
     r.done.record(r.stream->handle());
-    r.done.hold_back(stream_->handle());
+    r.done.hold_back(d.stream->handle());
   }
-  set_device(0);
 }
 
-Graph Launcher::capture(const Enqueue& each) {
-  require(MORI_EP_RT(StreamBeginCapture)(stream_->handle(), MORI_EP_RT(StreamCaptureModeThreadLocal)), "capturing");
-  fork_and_join(each);
-  MORI_EP_RT(Graph_t) graph = nullptr;
-  require(MORI_EP_RT(StreamEndCapture)(stream_->handle(), &graph), "capturing");
-  return Graph(graph);
+std::vector<Graph> Launcher::capture(const Enqueue& each) {
+  std::vector<Graph> graphs;
+  on_devices([&](int device, PerDevice& d) {
+    require(MORI_EP_RT(StreamBeginCapture)(d.stream->handle(), MORI_EP_RT(StreamCaptureModeThreadLocal)), "capturing");
+    fork_and_join(each, device);
+    MORI_EP_RT(Graph_t) graph = nullptr;
+    require(MORI_EP_RT(StreamEndCapture)(d.stream->handle(), &graph), "capturing");
+    graphs.emplace_back(graph);
+  });
+  return graphs;
 }
 
-void Launcher::enqueue(const Phase& phase) {
-  if (phase.graph)
-    phase.graph->enqueue(stream_->handle());
+void Launcher::enqueue(const Phase& phase, int device) {
+  if (phase.graphs.empty())
+    fork_and_join(phase.each, device);
   else
-    fork_and_join(phase.each);
+    phase.graphs[static_cast<std::size_t>(device)].enqueue(
+        per_device_[static_cast<std::size_t>(device)].stream->handle());
 }
 
 void Launcher::run(const Phase& phase) {
-  set_device(0);
-  enqueue(phase);
-  require(MORI_EP_RT(StreamSynchronize)(stream_->handle()), "running a phase");
+  on_devices([&](int device, PerDevice&) { enqueue(phase, device); });
+  on_devices([](int, PerDevice& d) { require(MORI_EP_RT(StreamSynchronize)(d.stream->handle()), "running a phase"); });
 }
 
 void Launcher::sweep() {
-  for (int device = 0; device < static_cast<int>(swept_.size()); ++device) {
-    set_device(device);
-    auto const& words = swept_[static_cast<std::size_t>(device)];
-    read_all<<<1024, 512>>>(words.data(), words.size());
+  on_devices([](int, PerDevice& d) {
+    read_all<<<1024, 512>>>(d.swept.data(), d.swept.size());
     require(MORI_EP_RT(GetLastError)(), "sweeping the cache");
     finish();
-  }
-  set_device(0);
+  });
 }
 
 double Launcher::time_us(const Phase& phase) {
-  sweep();
-  set_device(0);
-  gate_.close(stream_->handle());
-  start_.record(stream_->handle());
+  if (config_.cold) sweep();
+  on_devices([&](int, PerDevice& d) {
+    gate_.close(d.stream->handle());
+    d.start.record(d.stream->handle());
+  });
   try {
-    enqueue(phase);
+    on_devices([&](int device, PerDevice& d) {
+      enqueue(phase, device);
+      d.end.record(d.stream->handle());
+    });
   } catch (...) {
     gate_.open();
     throw;
   }
-  end_.record(stream_->handle());
   gate_.open();
-  require(MORI_EP_RT(StreamSynchronize)(stream_->handle()), "running a phase");
-  return end_.us_since(start_);
+  double longest = 0;
+  on_devices([&](int, PerDevice& d) {
+    require(MORI_EP_RT(StreamSynchronize)(d.stream->handle()), "running a phase");
+    longest = std::max(longest, d.end.us_since(d.start));
+  });
+  return longest;
 }
 
 }  // namespace ep_bench::gpu

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! @file One phase of all ranks on the GPUs: from one start event over a stream for each rank to one end event.
+//! @file One phase of all ranks on the GPUs: on each device from a start event over a stream for each rank to an end event.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "gpu/runtime.hpp"
 #include "mori_ep/launch/launch_params.hpp"
+#include "problem.hpp"
 
 namespace ep_bench::gpu {
 
-//! @brief Keeps a stream busy until the host opens it, so that what is enqueued behind need not wait for the host.
+//! @brief Keeps streams busy until the host opens it, so that what is enqueued behind need not wait for the host.
 class Gate {
  public:
   Gate() : open_(reinterpret_cast<std::uint32_t*>(Exec::allocate_board(sizeof(std::uint32_t)))) {
@@ -58,26 +58,28 @@ class Graph {
   MORI_EP_RT(GraphExec_t) exec_ = nullptr;
 };
 
-//! @brief Streams, one for each rank and one that all leave from and come back to.
+//! @brief Streams, one for each rank and one for each device, which its ranks leave from and come back to.
 class Launcher {
  public:
   //! Enqueues one rank's work on its stream; the rank's device is current.
   using Enqueue = std::function<void(int rank, Stream stream)>;
-  //! A phase: enqueued anew each time, or captured once and replayed.
+  //! A phase: enqueued anew each time, or captured once, a graph for each device, and replayed.
   struct Phase {
     Enqueue each;
-    std::optional<Graph> graph;
+    std::vector<Graph> graphs;
   };
 
-  Launcher(int world, int devices, bool sweeps);
+  //! @param config outlives this
+  explicit Launcher(const Config& config);
 
-  [[nodiscard]] int device_of(int rank) const { return rank * devices_ / world_; }
+  [[nodiscard]] int device_of(int rank) const { return config_.device_of(rank); }
   [[nodiscard]] Stream stream_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stream->handle(); }
-  [[nodiscard]] Graph capture(const Enqueue& each);
+  [[nodiscard]] std::vector<Graph> capture(const Enqueue& each);
   //! @brief A phase of `blocks` x `warps` empty kernels, one for each rank.
   [[nodiscard]] static Enqueue empty_kernels(const mori_ep::launch::LaunchParams& geometry);
 
   void run(const Phase& phase);
+  //! @brief The longest that a device took. All begin when the host opens their gate.
   [[nodiscard]] double time_us(const Phase& phase);
 
  private:
@@ -85,16 +87,28 @@ class Launcher {
     std::unique_ptr<Exec::Stream> stream;
     Event done;
   };
-  void enqueue(const Phase& phase);
-  void fork_and_join(const Enqueue& each);
+  struct PerDevice {
+    std::unique_ptr<Exec::Stream> stream;
+    Event start, fork, end;
+    DeviceBuffer<std::uint32_t> swept;
+  };
+  void enqueue(const Phase& phase, int device);
+  void fork_and_join(const Enqueue& each, int device);
+  //! Calls `f` with every device current in turn; the first is afterwards.
+  template <class F>
+  void on_devices(F&& f) {
+    for (int device = 0; device < config_.devices; ++device) {
+      set_device(device);
+      f(device, per_device_[static_cast<std::size_t>(device)]);
+    }
+    set_device(0);
+  }
   void sweep();
 
-  int world_, devices_;
-  std::unique_ptr<Exec::Stream> stream_;
-  Event start_, fork_, end_;
+  const Config& config_;
   Gate gate_;
+  std::vector<PerDevice> per_device_;
   std::vector<PerRank> ranks_;
-  std::vector<DeviceBuffer<std::uint32_t>> swept_;  // by device
 };
 
 }  // namespace ep_bench::gpu

@@ -166,7 +166,7 @@ class Session {
   explicit Session(const Problem& problem)
       : problem_(problem),
         config_(problem.config()),
-        launcher_(config_.world, config_.devices, config_.cold),
+        launcher_(config_),
         ranks_(static_cast<std::size_t>(config_.world)) {
     mori_ep::LocalWorld(config_.world)
         .run([&](mori_ep::Communicator& comm) -> mori_ep::Status {
@@ -183,13 +183,13 @@ class Session {
     };
     // Captured also where it is not replayed: the graph says with what geometry the operator launches.
     dispatch_ = {dispatch, launcher_.capture(dispatch)};
-    geometry_ = dispatch_.graph->geometry();
+    geometry_ = dispatch_.graphs.front().geometry();
     combine_ = {combine, launcher_.capture(combine)};
     pair_ = {pair, launcher_.capture(pair)};
     auto const empty = Launcher::empty_kernels(geometry_);
     floor_ = {empty, launcher_.capture(empty)};
     if (!config_.graph)
-      for (auto* phase : {&dispatch_, &combine_, &pair_, &floor_}) phase->graph.reset();
+      for (auto* phase : {&dispatch_, &combine_, &pair_, &floor_}) phase->graphs.clear();
   }
 
   Outcome measure(const Progress& progress) {
@@ -283,9 +283,9 @@ void check_device_memory(const Problem& problem) {
   std::size_t needed = 0;
   for (int device = 0; device < c.devices; ++device) {
     // The swept memory, code and the runtime's own come on top.
-    needed = GpuCeilings::kPlaces * GpuCeilings::kPlaceBytes + (std::size_t{1} << 29);
+    needed = GpuCeilings::bytes_on_a_device(c.devices) + (std::size_t{1} << 29);
     for (int rank = 0; rank < c.world; ++rank)
-      if (rank * c.devices / c.world == device)
+      if (c.device_of(rank) == device)
         needed += footprint(c).bytes +
                   (2 * problem.tokens() + (c.external ? problem.received(rank).size() : 0)) * c.row_bytes();
     std::size_t available = 0, all = 0;

@@ -50,7 +50,7 @@ TEST_CASE("a rank's rows are on the device that it chose") {
     auto got = ep->dispatch({.input = {nullptr, 0, 4}, .indices = {nullptr, 0, 1}}, stream);
     if (!got.ok()) return got.status();
     stream.synchronize();
-    MORI_EP_RT(PointerAttributes) of{};
+    exec::gpu::RtPointerAttributes of{};
     expect_success(MORI_EP_RT(PointerGetAttributes)(&of, got->rows.data), "pointer");
     on[static_cast<std::size_t>(comm.rank())] = of.device;
     return ep->status();

@@ -114,21 +114,28 @@ inline bool raw_arenas() {
   return raw;
 }
 
-//! @brief An arena for an operator, with canaries at both ends: Guarded on the host, else device memory that is checked
-//!        by copying.
+//! @brief An arena for an operator, with canaries at both ends: Guarded on the host, else memory that is checked by
+//!        copying.
 template <class Exec>
 class GuardedArena {
  public:
-  explicit GuardedArena(std::size_t bytes) : base_(allocate_raw<Exec>(bytes + 2 * Guarded::kGuard)), bytes_(bytes) {
+  GuardedArena(std::size_t bytes, comm::Place place)
+      : base_(place == comm::Place::device ? allocate_raw<Exec>(bytes + 2 * Guarded::kGuard)
+                                           : Exec::allocate_board(bytes + 2 * Guarded::kGuard)),
+        bytes_(bytes),
+        place_(place) {
     std::vector<std::byte> const guard(Guarded::kGuard, Guarded::kCanary);
     copy_now<Exec>(base_, guard.data(), guard.size());
     if (!raw_arenas()) copy_now<Exec>(data(), std::vector<std::byte>(bytes, Guarded::kFill).data(), bytes);
     copy_now<Exec>(data() + bytes, guard.data(), guard.size());
   }
-  GuardedArena(GuardedArena&& other) noexcept : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_) {}
+  GuardedArena(GuardedArena&& other) noexcept
+      : base_(std::exchange(other.base_, nullptr)), bytes_(other.bytes_), place_(other.place_) {}
   GuardedArena& operator=(GuardedArena&&) = delete;
   ~GuardedArena() {
-    if (base_ != nullptr) Exec::release(base_, bytes_ + 2 * Guarded::kGuard);
+    if (base_ == nullptr) return;
+    auto const release = place_ == comm::Place::device ? Exec::release : Exec::release_board;
+    release(base_, bytes_ + 2 * Guarded::kGuard);
   }
   [[nodiscard]] std::byte* data() const noexcept { return base_ + Guarded::kGuard; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
@@ -148,11 +155,12 @@ class GuardedArena {
  private:
   std::byte* base_;
   std::size_t bytes_;
+  comm::Place place_;
 };
 template <>
 class GuardedArena<exec::Host> : public Guarded {
  public:
-  using Guarded::Guarded;
+  GuardedArena(std::size_t bytes, comm::Place) : Guarded(bytes) {}
 };
 
 //! @brief An arena that ranks in several processes reach, made by their parent, with a canary behind it.

@@ -53,6 +53,7 @@ struct OperatorTraits;
 template <class Transport, class Schedule, class Quant, class ExecPolicy, class Reduce, class Index>
 struct OperatorTraits<EpDispatchCombine<Transport, Schedule, Quant, ExecPolicy, Reduce, Index>> {
   using Exec = ExecPolicy;
+  static constexpr comm::Place kPlace = Transport::kPlace;
   static constexpr bool kWeighted = Reduce::kWeighted;
   static constexpr bool kRoundsSums = std::is_same_v<Schedule, schedule::InterNodeV1>;
 };
@@ -96,7 +97,7 @@ class Player {
       for (int rank = 0; footprint.ok() && rank < plan_.setup.world; ++rank) {
         if (!ranks_are_processes()) {
           settle<Exec>(rank, plan_.setup.world);
-          arenas_.emplace_back(footprint->bytes);
+          arenas_.emplace_back(footprint->bytes, OperatorTraits<Operator>::kPlace);
         } else if constexpr (std::is_same_v<Exec, exec::Host>) {
           shareable_arenas_.emplace_back(footprint->bytes);
         }

@@ -5,12 +5,6 @@
 
 namespace mori_ep::test {
 
-#if defined(MORI_EP_GPU)
-
-std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes) { return play_on<Machine>(plan, hashes); }
-
-#else
-
 std::string play(const Plan& plan, std::vector<std::uint64_t>* hashes) {
   static auto const network = env_number("MORI_EP_TEST_NETWORK", 0);
   return network == 0   ? play_on<Machine>(plan, hashes)
@@ -66,7 +60,5 @@ std::string play_by_rounding_relays(const Plan& plan, std::vector<std::uint64_t>
   std::string const wrong = play_as<RoundingRelayOp>(played, hashes);
   return wrong.empty() ? wrong : wrong + "\n  " + describe(played);
 }
-
-#endif
 
 }  // namespace mori_ep::test

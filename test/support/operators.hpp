@@ -14,15 +14,15 @@ using Op = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<T
 //! @brief The same between nodes, over a network that promises no order.
 template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
 using NetworkOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>, schedule::InterNode,
-                                    quant::None<T>, exec::Host, Reduce, Index>;
+                                    quant::None<T>, Machine, Reduce, Index>;
 
 //! @brief The same with relays.
 template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
 using RelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>,
-                                  schedule::InterNodeV1With<partial::Exact>, quant::None<T>, exec::Host, Reduce, Index>;
+                                  schedule::InterNodeV1With<partial::Exact>, quant::None<T>, Machine, Reduce, Index>;
 //! @brief Whose relays round, as they do unless told otherwise.
 using RoundingRelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>,
-                                          schedule::InterNodeV1, quant::None<bf16>, exec::Host, reduce::WeightedSum>;
+                                          schedule::InterNodeV1, quant::None<bf16>, Machine, reduce::WeightedSum>;
 
 template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes);
@@ -38,7 +38,6 @@ extern template std::string play_as<Op<float>>(const Plan&, std::vector<std::uin
 extern template std::string play_as<Op<float, reduce::Sum, std::int64_t>>(const Plan&, std::vector<std::uint64_t>*);
 extern template std::string play_as<Op<float, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
 
-#if !defined(MORI_EP_GPU)
 extern template std::string play_as<NetworkOp<bf16>>(const Plan&, std::vector<std::uint64_t>*);
 extern template std::string play_as<NetworkOp<bf16, reduce::Sum, std::int64_t>>(const Plan&,
                                                                                 std::vector<std::uint64_t>*);
@@ -62,7 +61,6 @@ extern template std::string play_as<RelayOp<float, reduce::Sum, std::int64_t>>(c
                                                                                std::vector<std::uint64_t>*);
 extern template std::string play_as<RelayOp<float, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
 extern template std::string play_as<RoundingRelayOp>(const Plan&, std::vector<std::uint64_t>*);
-#endif
 
 //! @brief Plays the plan with the one of kOperators that it names, of which `Operator` is the template.
 template <template <class, class, class> class Operator>

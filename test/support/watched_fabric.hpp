@@ -22,6 +22,7 @@ class Watched {
  public:
   static constexpr const char* kName = F::kName;
   static constexpr fabric::Order kOrder = F::kOrder;
+  static constexpr bool kHostCopies = F::kHostCopies;
 
   Watched(F& fabric, int rings) noexcept : fabric_(&fabric), rings_(static_cast<std::uint32_t>(rings)) {}
 

@@ -165,6 +165,7 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
   E::release(memory, std::size_t{1});
   { E::allocate_board(std::size_t{1}) } -> std::same_as<std::byte*>;  // the same, and the host may read and write it
   E::release_board(memory, std::size_t{1});
+  { E::host_reaches(src) } -> std::same_as<bool>;  // may the host's threads read and write there?
   { E::copy(dst, src, std::size_t{1}) } -> std::same_as<Status>;  // at once, in either direction
   { E::synchronize(stream) } -> std::same_as<Status>;
   { E::share_memory() } -> std::same_as<Status>;  // after allocation: this device may reach its peers' memory

@@ -92,6 +92,7 @@ template <class F>
 concept Fabric = requires(F fabric, const F& seen, std::span<const WorkRequest> requests, std::span<Completion> into) {
   { F::kName } -> std::convertible_to<const char*>;
   { F::kOrder } -> std::convertible_to<Order>;
+  { F::kHostCopies } -> std::convertible_to<bool>;  // by threads of the host, which must reach the arenas, too
   { seen.rank() } -> std::same_as<int>;
   { seen.world() } -> std::same_as<int>;
   { seen.queue_pairs() } -> std::same_as<int>;  // to each peer

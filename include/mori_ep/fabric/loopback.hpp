@@ -34,8 +34,7 @@ class Loopback {
   static constexpr const char* kName = "loopback";
   static constexpr Order kOrder = Promise;
   using Options = LoopbackOptions;
-  template <class Exec>
-  static constexpr bool kServes = std::derived_from<Exec, exec::Host>;  //!< its memory is the process's
+  static constexpr bool kHostCopies = true;
 
   //! @brief Collective among the ranks of `comm`, which are threads of this process. `arena`, at a multiple of 16 bytes,
   //!        and `board` are memory that threads read and write; `owner` keeps them until all ranks' endpoints are gone.

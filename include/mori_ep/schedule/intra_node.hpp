@@ -87,7 +87,7 @@ class Runner {
       bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
       if (!layout.overflow && fits) {
         arena = given ? std::make_shared<comm::Arena<Exec>>(memory)
-                      : std::make_shared<comm::Arena<Exec>>(layout.bytes, comm::Place::device, apart);
+                      : std::make_shared<comm::Arena<Exec>>(layout.bytes, Transport::kPlace, apart);
         board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, apart);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
         mine.capturing = !there && Exec::capturing() ? 1 : 0;
@@ -408,7 +408,7 @@ class Runner {
 
   Status move_to_new_arenas(std::span<const int> members) noexcept {
     bool const shared = !comm_.in_process(members);
-    auto arena = std::make_shared<comm::Arena<Exec>>(layout_.bytes, comm::Place::device, shared);
+    auto arena = std::make_shared<comm::Arena<Exec>>(layout_.bytes, Transport::kPlace, shared);
     auto board = std::make_shared<comm::Arena<Exec>>(board_layout_.bytes, comm::Place::board, shared);
     std::int32_t const there = arena->data() != nullptr && board->data() != nullptr ? 1 : 0;
     std::vector<std::int32_t> all(members.size());

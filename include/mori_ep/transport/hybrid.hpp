@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
+#include "mori_ep/error.hpp"
 #include "mori_ep/exec/attributes.hpp"
 #include "mori_ep/exec/host/host.hpp"
 #include "mori_ep/exec/signal_word.hpp"
@@ -54,10 +56,6 @@ namespace detail {
 //! @brief One rank's end of the network: an endpoint, the ring of its kernels' commands, and the thread between them.
 template <class F, class Exec>
 class NetworkLink {
-  static_assert(F::template kServes<Exec>,
-                "This fabric does not reach the machine's memory: fabric::Loopback copies by threads of the host. Use "
-                "exec::Host, or fabric::Verbs.");
-
  public:
   using Options = typename F::Options;
 
@@ -68,17 +66,21 @@ class NetworkLink {
     auto ring = fabric::CommandRing<Exec>::create(kCommands);
     auto host_ring = fabric::CommandRing<exec::Host>::create(
         static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(comm.world()))));
-    Error const here = ring.ok() ? host_ring.error() : ring.error();
+    Error const here = !reaches_arena(ends) ? Error{.code = Errc::invalid_argument, .hint = kBringPinned}
+                       : ring.ok()          ? host_ring.error()
+                                            : ring.error();
     std::vector<Error> all(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&here, all.data(), sizeof(here)); !s.ok()) return s;
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      bool const pinned = all[rank].code == Errc::invalid_argument;
       if (all[rank].code != Errc::ok)
         return Error{.code = all[rank].code,
                      .phase = Phase::create,
                      .rank = static_cast<int>(rank),
-                     .field = "command ring",
+                     .field = pinned ? "arena of a device" : "command ring",
                      .value = all[rank].value,
-                     .hint = "That rank has no memory for it: free some."};
+                     .hint = pinned ? kBringPinned : "That rank has no memory for it: free some."};
+    }
     NetworkLink link;
     link.state_ = std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends));
     return Result<NetworkLink>(std::move(link));
@@ -96,6 +98,12 @@ class NetworkLink {
 
  private:
   static constexpr std::int64_t kCommands = 1 << 10;
+  static constexpr const char* kBringPinned =
+      "This fabric copies by threads of the host. Bring memory that they reach, as Exec::allocate_board() gives, or "
+      "none.";
+  static bool reaches_arena(const Ends& ends) noexcept {
+    return !F::kHostCopies || Exec::host_reaches(ends.arena.data());
+  }
 
   struct State {
     F fabric;
@@ -140,6 +148,7 @@ struct Networked {
   static_assert(fabric::Fabric<F>,
                 "transport::Hybrid and Rdma: the parameter must be a fabric. Use fabric::Verbs or fabric::Loopback<>.");
   using Fabric = F;
+  static constexpr comm::Place kPlace = F::kHostCopies ? comm::Place::board : comm::Place::device;
   using Options = typename F::Options;
   using Ref = NetworkedRef;
   template <class Exec>

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/exec/attributes.hpp"
 #include "mori_ep/fabric/counters.hpp"
@@ -23,6 +24,7 @@ concept TransportPolicy = requires {
   typename T::Options;
   { T::Ref::kFar } -> std::convertible_to<bool>;
   { T::kName } -> std::convertible_to<const char*>;
+  { T::kPlace } -> std::convertible_to<comm::Place>;  // of an arena that the caller does not bring
   requires std::is_trivially_copyable_v<typename T::Ref>;
 };
 
@@ -36,6 +38,7 @@ concept HasPeerAccess =
 //! @brief Load and store to peers' memory.
 struct Xgmi {
   static constexpr const char* kName = "xgmi";
+  static constexpr comm::Place kPlace = comm::Place::device;
   struct Options {};
   struct Nothing {};
 

@@ -257,6 +257,12 @@ struct Gpu {
     OutsideCapture const mode;
     (void)free_host(memory);
   }
+  static bool host_reaches(const void* memory) noexcept {
+    RtPointerAttributes of{};
+    bool const known = MORI_EP_RT(PointerGetAttributes)(&of, memory) == kRtSuccess;
+    if (!known) (void)MORI_EP_RT(GetLastError)();
+    return known && of.type != MORI_EP_RT(MemoryTypeDevice);
+  }
   static bool can_share() noexcept {
     OutsideCapture const mode;
     bool const can = shared_memory::supported();
@@ -318,15 +324,22 @@ struct Gpu {
     });
   }
 
-  //! @brief Lets this device reach the memory of every other device of the machine that it can reach.
+  //! @brief Lets this device reach the memory of every other device of the machine that it can reach. Asks for each
+  //!        once: memory checkers report it as an error to ask for what is there already.
   static Status share_memory() noexcept {
-    std::uint64_t const others = reachable() & ~(std::uint64_t{1} << ordinal() % 64);
+    static std::mutex mutex;
+    static std::uint64_t reached[64] = {};  // by device
+    std::lock_guard const lock(mutex);
+    int const mine = ordinal() % 64;
+    std::uint64_t const others = reachable() & ~(std::uint64_t{1} << mine);
     for (int peer = 0; peer < 64; ++peer) {
-      if ((others >> peer & 1) == 0) continue;
+      std::uint64_t const bit = std::uint64_t{1} << peer;
+      if ((others & ~reached[mine] & bit) == 0) continue;
       RtError const error = MORI_EP_RT(DeviceEnablePeerAccess)(peer, 0);
       if (error != kRtSuccess && error != MORI_EP_RT(ErrorPeerAccessAlreadyEnabled))
         return status_of(error, "peer access");
       (void)MORI_EP_RT(GetLastError)();
+      reached[mine] |= bit;
     }
     return {};
   }

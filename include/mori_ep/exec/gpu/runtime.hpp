@@ -31,6 +31,7 @@ using RtEvent = MORI_EP_RT(Event_t);
 inline constexpr RtError kRtSuccess = MORI_EP_RT(Success);
 
 #if defined(__HIP__)
+using RtPointerAttributes = hipPointerAttribute_t;
 //! @brief Memory that peers read and write while kernels run. hipMalloc's is coherent at kernel boundaries only: a
 //!        peer's rows and signals could stay unseen in a cache. So this is fine-grained.
 inline RtError malloc_shared(void** memory, std::size_t bytes) noexcept {
@@ -52,6 +53,7 @@ inline int device_lanes() noexcept {
   return lanes;
 }
 #else
+using RtPointerAttributes = cudaPointerAttributes;
 inline RtError malloc_shared(void** memory, std::size_t bytes) noexcept { return cudaMalloc(memory, bytes); }
 inline RtError malloc_host(void** memory, std::size_t bytes) noexcept {
   return cudaHostAlloc(memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable);

@@ -49,6 +49,7 @@ struct Host {
   static bool capturing() noexcept { return false; }
   static void drain() noexcept {}                       // never needed: launches are counted (kFreeWaits)
   static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
+  static bool host_reaches(const void*) noexcept { return true; }
   static Status share_memory() noexcept { return {}; }
   //! @brief Blocks of a launch are threads of its stream, whatever the kernel.
   template <class Kernel, class SharedBytes>

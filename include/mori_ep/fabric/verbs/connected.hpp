@@ -39,8 +39,7 @@ class VerbsConnected {
  public:
   using Arena = verbs::Arena;
   using Options = verbs::Options;
-  template <class Exec>
-  static constexpr bool kServes = true;  //!< whether a device reaches a GPU's memory shows when it is registered
+  static constexpr bool kHostCopies = false;  // whether a card reaches a GPU's memory shows when it is registered
   static constexpr const char* kName = "Verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 

@@ -17,8 +17,7 @@ class VerbsMissing {
  public:
   using Arena = verbs::Arena;
   using Options = verbs::Options;
-  template <class Exec>
-  static constexpr bool kServes = true;
+  static constexpr bool kHostCopies = false;
   static constexpr const char* kName = "Verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 

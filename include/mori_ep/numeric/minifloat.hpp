@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+//! @file What floating-point formats of a byte and less have in common.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace mori_ep::numeric {
+
+//! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte.
+//!
+//! Codes from `kLargest` up are no finite numbers. Encoding rounds to nearest even and saturates: what is larger than the
+//! largest number, infinity too, becomes that number with its sign.
+template <int Exponent, int Mantissa, int Bias>
+struct Minifloat {
+  static constexpr int kShift = 23 - Mantissa;  // to an fp32's mantissa
+  static constexpr std::uint32_t kSign = 1u << (Exponent + Mantissa);
+
+  //! @brief The magnitude `code` as an fp32; exact. `code` has no sign and is a number.
+  static constexpr float decode(std::uint32_t code) noexcept {
+    // The exponent is rebased by a multiplication, which also normalises denormals exactly.
+    return std::bit_cast<float>(code << kShift) * std::bit_cast<float>(std::uint32_t{254 - Bias} << 23);
+  }
+  //! @brief The code of a magnitude that is a number or infinite, at most `largest`.
+  static constexpr std::uint32_t encode(float magnitude, std::uint32_t largest) noexcept {
+    constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;
+    auto const a = std::bit_cast<std::uint32_t>(magnitude);
+    std::uint32_t code = 0;
+    if (a < kSmallestNormal) {
+      // What is added puts the last denormal bit at the float's last bit, so the adder rounds.
+      constexpr std::uint32_t kAdded = std::uint32_t{128 - Bias + kShift} << 23;
+      code = std::bit_cast<std::uint32_t>(magnitude + std::bit_cast<float>(kAdded)) - kAdded;
+    } else {
+      std::uint32_t const rebased = a - (std::uint32_t{127 - Bias} << 23);
+      code = (rebased + ((1u << (kShift - 1)) - 1) + ((rebased >> kShift) & 1u)) >> kShift;
+    }
+    return code < largest ? code : largest;
+  }
+};
+
+[[nodiscard]] constexpr std::uint32_t float_bits(float value) noexcept { return std::bit_cast<std::uint32_t>(value); }
+[[nodiscard]] constexpr bool is_nan(float value) noexcept { return (float_bits(value) & 0x7fffffffu) > 0x7f800000u; }
+[[nodiscard]] constexpr bool is_negative(float value) noexcept { return float_bits(value) >> 31 != 0; }
+[[nodiscard]] constexpr float magnitude(float value) noexcept {
+  return std::bit_cast<float>(float_bits(value) & 0x7fffffffu);
+}
+[[nodiscard]] constexpr float quiet_nan(bool negative) noexcept {
+  return std::bit_cast<float>(0x7fc00000u | std::uint32_t{negative} << 31);
+}
+
+}  // namespace mori_ep::numeric
