@@ -2,9 +2,11 @@
 //! @file One rank's part in measuring an operator on the host, whatever its schedule and transport.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -106,9 +108,21 @@ class Rank {
   }
 
  private:
+  //! Once nothing is on its way and the books stand still: a card counts after it has been given what peers already saw.
   [[nodiscard]] double bytes_put() const {
-    double sum = 0;
-    for (int peer = 0; peer < config_.world; ++peer) sum += static_cast<double>(ep_.network_traffic(peer).bytes);
+    double sum = -1;
+    for (int still = 0; still < 3;) {
+      double now = 0;
+      bool quiet = true;
+      for (int peer = 0; peer < config_.world; ++peer) {
+        mori_ep::fabric::Traffic const t = ep_.network_traffic(peer);
+        now += static_cast<double>(t.bytes);
+        quiet = quiet && t.messages == t.completions + t.errors;
+      }
+      still = quiet && now == sum ? still + 1 : 0;
+      sum = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
     return sum;
   }
   bool time_phases(int i) {

@@ -52,8 +52,10 @@ inline constexpr SupportRow kSupportMatrix[] = {
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "cuda", Support::tested},
     {"xgmi", "IntraNode", "bf16, fp16, fp32", "hip", Support::compiled},
     {"hybrid, rdma over loopback", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host", Support::tested},
+    {"hybrid, rdma over loopback", "InterNode, InterNodeV1", "bf16, fp16, fp32", "cuda", Support::tested},
     {"hybrid, rdma over verbs", "InterNode, InterNodeV1", "bf16, fp16, fp32", "host", Support::tested},
-    {"hybrid, rdma over verbs", "InterNode, InterNodeV1", "bf16, fp16, fp32", "cuda, hip", Support::planned},
+    {"hybrid, rdma over verbs", "InterNode, InterNodeV1", "bf16, fp16, fp32", "cuda", Support::compiled},
+    {"hybrid, rdma", "InterNode, InterNodeV1", "bf16, fp16, fp32", "hip", Support::planned},
     {"hybrid, rdma", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
     {"xgmi, hybrid, rdma", "all", "fp8, fp4 (cast, blockwise)", "host, cuda, hip", Support::planned},
 };

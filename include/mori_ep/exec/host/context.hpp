@@ -29,14 +29,17 @@ inline void pause_cpu() noexcept {
 
 //! @brief Waits politely: a few spins, then the core goes to whoever needs it, then short sleeps.
 //!
-//! Two cores may carry 64 ranks, so a waiter must not keep a core from the rank it waits for.
+//! Two cores may carry 64 ranks, so a waiter must not keep a core from the rank it waits for. A waiter that only yields
+//! still takes its share of a core: `soon_asleep` when what it waits for is that core's own work, as a soft network's is
+//! (bench/results/notes.md).
 class Backoff {
  public:
+  explicit Backoff(bool soon_asleep = false) noexcept : yields_(soon_asleep ? kFewYields : kYields) {}
   void pause() noexcept {
     ++rounds_;
     if (rounds_ <= kSpins)
       pause_cpu();
-    else if (rounds_ <= kSpins + kYields)
+    else if (rounds_ <= kSpins + yields_)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(std::chrono::microseconds(rounds_ <= kSpins + 2 * kYields ? 50 : 500));
@@ -45,7 +48,8 @@ class Backoff {
 
  private:
   static constexpr std::uint32_t kSpins = 32;
-  static constexpr std::uint32_t kYields = 4096;
+  static constexpr std::uint32_t kYields = 4096, kFewYields = 64;
+  std::uint32_t yields_;
   std::uint32_t rounds_ = 0;
 };
 
@@ -202,7 +206,7 @@ class Context {
     if (!waited_) deadline_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(limits.timeout_ns);
     waited_ = true;
     bool told = limits.peer < 0;
-    for (Backoff backoff;;) {
+    for (Backoff backoff(limits.by_network);;) {
       backoff.pause();
       seen = signal.load(std::memory_order_acquire);
       if (signal_epoch(seen) == epoch) {

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// A network of cards between GPUs: that it compiles, and what it says where there is no card.
+#include "mori_ep/fabric/verbs.hpp"
+
+#include <string>
+
+#include "mori_ep/mori_ep.hpp"
+#include "support/catch.hpp"
+#include "support/expect.hpp"
+#include "support/machine.hpp"
+
+namespace mori_ep::test {
+
+TEST_CASE("GPUs whose nodes cards should join are an error, by name, or an operator") {
+  using Ep = EpDispatchCombine<transport::Hybrid<fabric::Verbs>, schedule::InterNodeV1, quant::None<bf16>, Machine>;
+  Complaints wrong;
+  Status const s = comm::LocalWorld(2, 1).run([&](comm::Communicator& comm) -> Status {
+    auto const op = Ep::create(
+        comm,
+        {.hidden_dim = 8, .max_num_inp_token_per_rank = 1, .num_experts_per_rank = 1, .num_experts_per_token = 1});
+    // A card that does not reach a GPU's memory says so, too.
+    if (!op.ok()) wrong.expect(op.status().code() == Errc::fabric_error, op.message());
+    return comm.barrier();
+  });
+  REQUIRE(s.message() == "ok");
+  REQUIRE(wrong.text() == "");
+}
+
+}  // namespace mori_ep::test
