@@ -4,14 +4,14 @@
 # `bash bench/cuda_session.sh TEST_PROGRAM EP_BENCH FOLDER`: mori_ep_cuda_test and ep_bench, built with -DMORI_EP_GPU=cuda
 # -DCMAKE_BUILD_TYPE=Release. Output goes to FOLDER, a line for each step to stdout. LIMIT: seconds for one file's tests
 # (60); SANITIZED: random configurations under each sanitizer (8, 0 for none); PROCESSES: those with ranks as processes
-# (6). Fails when a step does; 77 without a device.
+# (6); NETWORKED: those between nodes (30). Fails when a step does; 77 without a device.
 set -uo pipefail
 if (($# != 3)); then
   sed -n '3,7s/^# //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 tests=$1 bench=$2 folder=$3
-limit=${LIMIT-60} sanitized=${SANITIZED-8} processes=${PROCESSES-6} failed=0
+limit=${LIMIT-60} sanitized=${SANITIZED-8} processes=${PROCESSES-6} networked=${NETWORKED-30} failed=0
 mkdir -p "$folder"
 
 # step NAME SECONDS COMMAND...
@@ -47,6 +47,10 @@ fi
 left_out='~[host_only]'
 for stem in $stems; do
   step "$stem" "$limit" "$tests" --filenames-as-tags "[#$stem]$left_out"
+done
+for network in 1 2; do
+  MORI_EP_TEST_NETWORK=$network MORI_EP_TEST_CASES=$networked step "network_$network" $((2 * limit)) "$tests" \
+    --filenames-as-tags '[#ep_dispatch_combine_random_test],[#ep_dispatch_combine_routing_test]'
 done
 # Ranks as processes: each play starts the runtime in every one of them.
 MORI_EP_TEST_PROCESSES=1 step processes_recovery $((2 * limit)) "$tests" --filenames-as-tags \

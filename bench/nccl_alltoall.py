@@ -12,8 +12,8 @@ without --graph, since the host has to look.
 combine: all-to-all of rows back, then the sum of each token's rows, in fp32, rounded once.
 all-to-all: dispatch's of rows, without packing.
 A token is one row for each distinct rank among its experts, drawn uniformly. One iteration is timed on every device
-between two events, behind a kernel that spins until all is enqueued; the device that began last counts, so that it is not
-charged for waiting. Medians over iterations. Results are checked before and after timing.
+between two events, behind a kernel that spins until all is enqueued; the shortest of the devices' times counts, so that
+none is charged for waiting for another (ep_bench takes the longest). Medians over iterations. Results are checked before and after timing.
 """
 import argparse
 import json

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# What InterNodeV1 puts on a wire a second, against ib_write_bw of the same run with messages of the same size, the same
-# number of queue pairs and both directions at once. `bash bench/rdma_bandwidth.sh EP_BENCH [TOKENS]` on a machine with an
-# RDMA device; with an emulated one:
-#   bash test/support/rdma_vm.sh --seconds 900 -- bash bench/rdma_bandwidth.sh EP_BENCH
-# Two ranks, a node each, on one device. DEVICE (rxe0), PAIRS: queue pairs (1), ROUNDS (3): of one and the other, in turn.
-# Debian: apt-get install perftest.
+# What InterNodeV1 puts on a wire a second, against ib_write_bw of the same run: one queue pair, messages of about the same
+# size (a chunk is as many records as 256 KiB hold), both directions at once. On a machine with an RDMA device:
+#   bash bench/rdma_bandwidth.sh EP_BENCH [TOKENS]
+# With an emulated one: bash test/support/rdma_vm.sh --seconds 900 -- bash bench/rdma_bandwidth.sh EP_BENCH
+# Two ranks, a node each, on one device. DEVICE (rxe0), ROUNDS (3): of one and the other, in turn. Debian: apt-get install
+# perftest.
 set -uo pipefail
-(($# == 1 || $# == 2)) || { sed -n '3,9s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
-program=$1 tokens=${2-1024} device=${DEVICE-rxe0} pairs=${PAIRS-1} rounds=${ROUNDS-3}
-bytes=262144  # rows_per_put: 0
+(($# == 1 || $# == 2)) || { sed -n '3,8s/^# \{0,1\}//p' "$0" >&2 && exit 2; }
+program=$1 tokens=${2-1024} device=${DEVICE-rxe0} rounds=${ROUNDS-3}
+bytes=262144
 command -v ib_write_bw >/dev/null || { echo "no ib_write_bw: apt-get install perftest" >&2 && exit 77; }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 write_bw() {
-  local options=(-d "$device" -s "$bytes" -n 400 -q "$pairs" -b -F -u 18)
+  local options=(-d "$device" -s "$bytes" -n 400 -q 1 -b -F -u 18)
   ib_write_bw "${options[@]}" >"$folder/server" 2>&1 &
   local server=$!
   sleep 2
   ib_write_bw "${options[@]}" 127.0.0.1 >"$folder/client" 2>&1
   local code=$?
+  ((code == 0)) || kill "$server"
   wait "$server"
   # Columns: bytes, iterations, peak, average (MiB/s).
   awk -v bytes="$bytes" '$1 == bytes { printf "%.4f\n", $4 * 1.048576 / 1000 }' "$folder/client"
@@ -34,7 +35,7 @@ v1() {
 }
 median() { sort -g | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
 
-echo "# $(uname -srm), device $device, messages of $bytes bytes, $pairs queue pairs, both directions; $tokens tokens a rank"
+echo "# $(uname -srm), device $device, messages of $bytes bytes, one queue pair, both directions; $tokens tokens a rank"
 for ((i = 0; i < rounds; ++i)); do
   theirs=$(write_bw) && ours=$(v1) || exit 1
   echo "round $i: ib_write_bw $theirs GB/s, V1 dispatch $ours GB/s"

@@ -112,10 +112,14 @@ TEST_CASE("random configurations, calls and programs") {
   std::printf("random configurations: MORI_EP_TEST_SEED=%llu MORI_EP_TEST_CASES=%llu\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(cases));
   std::fflush(stdout);
+  std::size_t rounds = 0;
   for (std::uint64_t i = 0; i < cases; ++i) {
     INFO("play it alone: MORI_EP_TEST_SEED=" << seed + i << " MORI_EP_TEST_CASES=1");
-    REQUIRE(play(random_plan(seed + i)) == "");
+    Plan const plan = random_plan(seed + i);
+    REQUIRE(play(plan) == "");
+    rounds += plan.calls.size();
   }
+  std::printf("%zu rounds\n", rounds);
 }
 
 }  // namespace mori_ep::test

@@ -75,6 +75,12 @@ LinkYardstick::LinkYardstick(int devices) : units_(0) {
   for (int device = 0; device < devices; ++device) {
     set_device(device);
     units_ = properties_of(device).multiProcessorCount;
+    std::uint64_t const reachable = Exec::reachable();
+    for (int peer = 0; peer < devices; ++peer)
+      if ((reachable >> peer & 1) == 0)
+        throw UsageError("--devices " + std::to_string(devices) + ": device " + std::to_string(device) +
+                         " does not reach the memory of device " + std::to_string(peer) +
+                         ". Give fewer, or choose devices linked to each other (CUDA_VISIBLE_DEVICES).");
     require(Exec::share_memory());
     Device& d = devices_.emplace_back();
     d.sent = DeviceBuffer<Vec16>(kPlace);

@@ -2,6 +2,7 @@
 #include "mori_ep/numeric/e8m0.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "support/catch.hpp"

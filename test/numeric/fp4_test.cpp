@@ -2,6 +2,7 @@
 #include "mori_ep/numeric/fp4.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 
 #include "support/catch.hpp"

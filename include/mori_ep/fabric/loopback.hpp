@@ -3,7 +3,6 @@
 #pragma once
 
 #include <chrono>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,7 +12,6 @@
 
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/error.hpp"
-#include "mori_ep/exec/host/host.hpp"
 #include "mori_ep/fabric/fabric.hpp"
 #include "mori_ep/fabric/loopback/ledger.hpp"
 #include "mori_ep/fabric/loopback/options.hpp"

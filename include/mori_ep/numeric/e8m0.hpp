@@ -9,14 +9,16 @@
 
 namespace mori_ep {
 
-//! @brief 2^(bits - 127), of a block's elements; 0xff is NaN. There is no zero and no sign.
+//! @brief 2^(bits - 127), of a block's elements; 0xff is NaN. There is no zero and no sign. As an fp32 2^-127 is a
+//!        denormal, which some machines take for zero.
 struct e8m0 {
   static constexpr const char* kName = "e8m0";
   std::uint8_t bits = 127;
 
   e8m0() = default;
-  //! @brief The smallest power of two that is not less than `value`: elements divided by it do not grow. 2^-127 for what
-  //!        is smaller, zero too; 2^127 for what is larger, infinity too; the sign is ignored.
+  //! @brief The smallest power of two that is not less than `value`: what is no larger than `value` is at most 1 when it
+  //!        is divided by it. 2^-127 for what is smaller, zero too; 2^127 for what is larger, infinity too; the sign is
+  //!        ignored.
   [[nodiscard]] static constexpr e8m0 at_least(float value) noexcept {
     if (numeric::is_nan(value)) return from_bits(0xff);
     std::uint32_t const a = numeric::float_bits(numeric::magnitude(value));

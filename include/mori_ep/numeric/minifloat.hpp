@@ -9,19 +9,20 @@ namespace mori_ep::numeric {
 
 //! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte.
 //!
-//! Codes from `kLargest` up are no finite numbers. Encoding rounds to nearest even and saturates: what is larger than the
-//! largest number, infinity too, becomes that number with its sign.
+//! Only magnitudes: signs, infinities and NaN are the format's own. Encoding rounds to nearest even and saturates: what is
+//! larger than the largest number, infinity too, becomes that number. No fp32 denormal is made on the way, so that a
+//! machine that takes these for zero gives the same.
 template <int Exponent, int Mantissa, int Bias>
 struct Minifloat {
   static constexpr int kShift = 23 - Mantissa;  // to an fp32's mantissa
-  static constexpr std::uint32_t kSign = 1u << (Exponent + Mantissa);
 
   //! @brief The magnitude `code` as an fp32; exact. `code` has no sign and is a number.
   static constexpr float decode(std::uint32_t code) noexcept {
-    // The exponent is rebased by a multiplication, which also normalises denormals exactly.
-    return std::bit_cast<float>(code << kShift) * std::bit_cast<float>(std::uint32_t{254 - Bias} << 23);
+    if (code >> Mantissa == 0)
+      return static_cast<float>(code) * std::bit_cast<float>(std::uint32_t{128 - Bias - Mantissa} << 23);
+    return std::bit_cast<float>((code << kShift) + (std::uint32_t{127 - Bias} << 23));
   }
-  //! @brief The code of a magnitude that is a number or infinite, at most `largest`.
+  //! @brief The code of a magnitude that is a number or infinite, at most `largest`, the code of the largest number.
   static constexpr std::uint32_t encode(float magnitude, std::uint32_t largest) noexcept {
     constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;
     auto const a = std::bit_cast<std::uint32_t>(magnitude);

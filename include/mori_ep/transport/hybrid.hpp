@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -66,20 +67,32 @@ class NetworkLink {
     auto ring = fabric::CommandRing<Exec>::create(kCommands);
     auto host_ring = fabric::CommandRing<exec::Host>::create(
         static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(comm.world()))));
-    Error const here = !reaches_arena(ends) ? Error{.code = Errc::invalid_argument, .hint = kBringPinned}
-                       : ring.ok()          ? host_ring.error()
-                                            : ring.error();
-    std::vector<Error> all(static_cast<std::size_t>(comm.world()));
+    // Texts of another process mean nothing here: each rank tells what is in its way, and all find words for it.
+    struct Obstacle {
+      Errc code = Errc::ok;
+      std::int64_t value = 0;
+    };
+    Obstacle here{ring.ok() ? host_ring.error().code : ring.error().code};
+    if (F::kHostCopies && !Exec::host_reaches(ends.arena.data()))
+      here = {Errc::invalid_argument, std::ssize(ends.arena)};
+    std::vector<Obstacle> all(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&here, all.data(), sizeof(here)); !s.ok()) return s;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      bool const pinned = all[rank].code == Errc::invalid_argument;
-      if (all[rank].code != Errc::ok)
-        return Error{.code = all[rank].code,
-                     .phase = Phase::create,
-                     .rank = static_cast<int>(rank),
-                     .field = pinned ? "arena of a device" : "command ring",
-                     .value = all[rank].value,
-                     .hint = pinned ? kBringPinned : "That rank has no memory for it: free some."};
+      Error error{.code = all[rank].code,
+                  .phase = Phase::create,
+                  .rank = static_cast<int>(rank),
+                  .field = "command ring",
+                  .value = all[rank].value,
+                  .hint = "That rank has no memory for it: free some."};
+      if (error.code == Errc::ok) continue;
+      if (error.code == Errc::invalid_argument) {
+        error.field = "bytes of a device's arena";
+        error.limit = 0;
+        error.hint =
+            "This fabric copies by threads of the host. Bring memory that they reach, as Exec::allocate_board() gives, "
+            "or none.";
+      }
+      return error;
     }
     NetworkLink link;
     link.state_ = std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends));
@@ -98,12 +111,6 @@ class NetworkLink {
 
  private:
   static constexpr std::int64_t kCommands = 1 << 10;
-  static constexpr const char* kBringPinned =
-      "This fabric copies by threads of the host. Bring memory that they reach, as Exec::allocate_board() gives, or "
-      "none.";
-  static bool reaches_arena(const Ends& ends) noexcept {
-    return !F::kHostCopies || Exec::host_reaches(ends.arena.data());
-  }
 
   struct State {
     F fabric;

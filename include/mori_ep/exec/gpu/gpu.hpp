@@ -261,7 +261,7 @@ struct Gpu {
     RtPointerAttributes of{};
     bool const known = MORI_EP_RT(PointerGetAttributes)(&of, memory) == kRtSuccess;
     if (!known) (void)MORI_EP_RT(GetLastError)();
-    return known && of.type != MORI_EP_RT(MemoryTypeDevice);
+    return known && !is_device_memory(of);
   }
   static bool can_share() noexcept {
     OutsideCapture const mode;
@@ -325,7 +325,8 @@ struct Gpu {
   }
 
   //! @brief Lets this device reach the memory of every other device of the machine that it can reach. Asks for each
-  //!        once: memory checkers report it as an error to ask for what is there already.
+  //!        once, since memory checkers report it as an error to ask for what is there already: so a process that takes
+  //!        access back, or resets a device, gives it again before it creates operators.
   static Status share_memory() noexcept {
     static std::mutex mutex;
     static std::uint64_t reached[64] = {};  // by device

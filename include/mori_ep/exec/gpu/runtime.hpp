@@ -32,6 +32,13 @@ inline constexpr RtError kRtSuccess = MORI_EP_RT(Success);
 
 #if defined(__HIP__)
 using RtPointerAttributes = hipPointerAttribute_t;
+inline bool is_device_memory(const RtPointerAttributes& of) noexcept {
+#if HIP_VERSION_MAJOR >= 6
+  return of.type == hipMemoryTypeDevice;
+#else
+  return of.memoryType == hipMemoryTypeDevice;
+#endif
+}
 //! @brief Memory that peers read and write while kernels run. hipMalloc's is coherent at kernel boundaries only: a
 //!        peer's rows and signals could stay unseen in a cache. So this is fine-grained.
 inline RtError malloc_shared(void** memory, std::size_t bytes) noexcept {
@@ -54,6 +61,7 @@ inline int device_lanes() noexcept {
 }
 #else
 using RtPointerAttributes = cudaPointerAttributes;
+inline bool is_device_memory(const RtPointerAttributes& of) noexcept { return of.type == cudaMemoryTypeDevice; }
 inline RtError malloc_shared(void** memory, std::size_t bytes) noexcept { return cudaMalloc(memory, bytes); }
 inline RtError malloc_host(void** memory, std::size_t bytes) noexcept {
   return cudaHostAlloc(memory, bytes, cudaHostAllocMapped | cudaHostAllocPortable);
