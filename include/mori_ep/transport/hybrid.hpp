@@ -72,7 +72,8 @@ class NetworkLink {
       Errc code = Errc::ok;
       std::int64_t value = 0;
     };
-    Obstacle here{ring.ok() ? host_ring.error().code : ring.error().code};
+    Error const no_ring = ring.ok() ? host_ring.error() : ring.error();
+    Obstacle here{no_ring.code, no_ring.value};
     if (F::kHostCopies && !Exec::host_reaches(ends.arena.data()))
       here = {Errc::invalid_argument, std::ssize(ends.arena)};
     std::vector<Obstacle> all(static_cast<std::size_t>(comm.world()));
