@@ -165,6 +165,7 @@ struct ExploreExec {
   static bool capturing() { return false; }
   static void drain() {}
   static std::uint64_t device() { return 0; }
+  static bool host_reaches(const void*) { return true; }
   static Status share_memory() { return {}; }
   template <class Kernel, class SharedBytes>
   static exec::Residency residency(SharedBytes&&) {
