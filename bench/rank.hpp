@@ -111,7 +111,7 @@ class Rank {
   //! Once nothing is on its way and the books stand still: a card counts after it has been given what peers already saw.
   [[nodiscard]] double bytes_put() const {
     double sum = -1;
-    for (int still = 0; still < 3;) {
+    for (int still = 0, looks = 0; still < 3 && looks < 1000; ++looks) {
       double now = 0;
       bool quiet = true;
       for (int peer = 0; peer < config_.world; ++peer) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Random configurations from seeds that nobody has tried, on one node, between nodes and with relays in turn, over a network
-# that delays, reorders and refuses: `bash test/soak.sh MORI_EP_TEST [SECONDS]` (28800), or the target soak. For a night:
-# a million rounds are about ten hours on two cores. Ends at the first failure and says with which seed it is played again.
+# that delays, reorders and refuses: `bash test/soak.sh MORI_EP_TEST [SECONDS]` (28800), or the target soak. For a night.
+# Ends at the first failure and says with which seed it is played again.
 set -uo pipefail
 (($# == 1 || $# == 2)) || { sed -n '3,5s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2; }
 program=$1 seconds=${2-28800} rounds=0

@@ -48,16 +48,8 @@ TEST_CASE("nodes of GPUs: rows and sums of the contract, over a rough network") 
 TEST_CASE("GPUs of a node, between nodes, and with relays give the same bits") {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     auto const [nodes, gpu_per_node] = kShapes[seed % 2];
-    Plan plan = plan_of(seed, nodes, gpu_per_node, 0);
-    std::vector<std::uint64_t> apart, relayed, together;
     INFO("seed " << seed);
-    REQUIRE(play_between_nodes(plan, &apart) == "");
-    REQUIRE(play_by_relays(plan, &relayed) == "");
-    plan.setup.gpu_per_node = 0;
-    plan.setup.config.reduce_gpu_per_node = gpu_per_node;
-    REQUIRE(play_on<Machine>(plan, &together) == "");
-    REQUIRE(apart == together);
-    REQUIRE(relayed == together);
+    require_same_bits(plan_of(seed, nodes, gpu_per_node, 0));
   }
 }
 
@@ -65,12 +57,7 @@ TEST_CASE("a rank that the network loses is named by all, on GPUs, too") {
   auto const told = rounds_until_fault<NetworkOp<float>>(
       4, 1, {.vanishing_rank = 2, .vanishes_after = 60, .vanish_timeout = milliseconds(100)}, 8000,
       [](int, int) { return false; });
-  for (int rank : {0, 1, 3}) {
-    INFO("rank " << rank << ": " << told[static_cast<std::size_t>(rank)].status.message());
-    CHECK(told[static_cast<std::size_t>(rank)].status.error().peer == 2);
-    CHECK(told[static_cast<std::size_t>(rank)].after < milliseconds(9000));
-  }
-  CHECK_FALSE(told[2].status.ok());
+  check_named(told, 2, milliseconds(9000));
 }
 
 TEST_CASE("memory that only the device reaches is refused where threads of the host copy") {

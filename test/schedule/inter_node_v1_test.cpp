@@ -39,15 +39,9 @@ TEST_CASE("a node that is told to reduce as nodes do, nodes, and nodes with rela
     Rng rng(mix(seed, 77));
     int const gpu_per_node = rng.in(1, 3), nodes = rng.in(2, 3);
     Plan plan = uneven_plan(kOperators[seed % 8], nodes, gpu_per_node, 0, rng);
-    std::vector<std::uint64_t> apart, relayed, together;
     plan.setup.loopback = rough(rng);
-    REQUIRE(play_between_nodes(plan, &apart) == "");
-    REQUIRE(play_by_relays(plan, &relayed) == "");
-    plan.setup.gpu_per_node = 0;
-    plan.setup.config.reduce_gpu_per_node = gpu_per_node;
-    REQUIRE(play_on<Machine>(plan, &together) == "");
-    REQUIRE(apart == together);
-    REQUIRE(relayed == together);
+    INFO("seed " << seed);
+    require_same_bits(plan);
   }
 }
 
@@ -252,12 +246,8 @@ TEST_CASE("a relay that the network loses is named by all others, in time") {
   for (std::uint64_t after : {10, 60, 61, 62, 63}) {
     auto const told = rounds_until_fault<RelayOp<float>>(
         4, 1, {.vanishing_rank = 2, .vanishes_after = after, .vanish_timeout = milliseconds(100)}, 4000, nothing);
-    for (int rank : {0, 1, 3}) {
-      INFO("after " << after << ", rank " << rank << ": " << told[static_cast<std::size_t>(rank)].status.message());
-      CHECK(told[static_cast<std::size_t>(rank)].status.error().peer == 2);
-      CHECK(told[static_cast<std::size_t>(rank)].after < milliseconds(5000));
-    }
-    CHECK_FALSE(told[2].status.ok());
+    INFO("after " << after);
+    check_named(told, 2, milliseconds(5000));
   }
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/catch.hpp"
@@ -96,6 +98,28 @@ std::vector<Told> rounds_until_fault(int world, int gpu_per_node, const fabric::
   });
   REQUIRE(s.message() == "ok");
   return told;
+}
+//! @brief Of a world of one rank a node, all others name rank `lost`, before `within` has passed.
+inline void check_named(const std::vector<Told>& told, int lost, std::chrono::milliseconds within) {
+  for (int rank = 0; rank < static_cast<int>(told.size()); ++rank) {
+    const Told& t = told[static_cast<std::size_t>(rank)];
+    INFO("rank " << rank << ": " << t.status.message());
+    CHECK_FALSE(t.status.ok());
+    if (rank == lost) continue;
+    CHECK(t.status.error().peer == lost);
+    CHECK(t.after < within);
+  }
+}
+
+//! @brief The plan's nodes without relays and with give the bits of one node that is told to reduce as they do.
+inline void require_same_bits(Plan plan) {
+  std::vector<std::uint64_t> apart, relayed, together;
+  REQUIRE(play_between_nodes(plan, &apart) == "");
+  REQUIRE(play_by_relays(plan, &relayed) == "");
+  plan.setup.config.reduce_gpu_per_node = std::exchange(plan.setup.gpu_per_node, 0);
+  REQUIRE(play_on<Machine>(plan, &together) == "");
+  REQUIRE(apart == together);
+  REQUIRE(relayed == together);
 }
 
 }  // namespace mori_ep::test

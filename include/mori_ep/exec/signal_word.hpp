@@ -47,9 +47,8 @@ struct WaitLimits {
   std::uint64_t* peer_words = nullptr;    //!< [2][world]: of peers, which write their faults there; of this rank, which
                                           //!< says there for whom it has waited half the time
   std::int32_t world = 0;
-  std::int32_t peer = -1;  //!< who is waited for; -1: nobody is told
-  bool by_network =
-      false;  //!< some ranks are reached by one, whose carriers may want this core (cards are not told apart)
+  std::int32_t peer = -1;   //!< who is waited for; -1: nobody is told
+  bool by_network = false;  //!< of an operator with ranks that only a network reaches: what carries may want this core
 
   //! @brief Not 0 while this rank has waited long for `peer`.
   [[nodiscard]] MORI_EP_HD constexpr std::uint64_t* long_wait() const noexcept { return peer_words + world + peer; }

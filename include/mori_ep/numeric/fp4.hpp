@@ -30,10 +30,7 @@ struct fp4x2_e2m1 {
 
  private:
   using Codec = numeric::Minifloat<2, 1, 1>;
-  static constexpr std::uint32_t encode(float value) noexcept {
-    if (numeric::is_nan(value)) return 7;
-    return (numeric::is_negative(value) ? 8u : 0u) | Codec::encode(numeric::magnitude(value), 7);
-  }
+  static constexpr std::uint32_t encode(float value) noexcept { return Codec::encode(value, 7, 7); }
   static constexpr float decode(std::uint32_t nibble) noexcept {
     return (nibble & 8u) != 0 ? -Codec::decode(nibble & 7u) : Codec::decode(nibble);
   }

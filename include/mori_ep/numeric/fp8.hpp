@@ -17,10 +17,7 @@ struct fp8_e4m3 {
   std::uint8_t bits = 0;
 
   fp8_e4m3() = default;
-  constexpr explicit fp8_e4m3(float value) noexcept
-      : bits(static_cast<std::uint8_t>(numeric::is_nan(value) ? 0x7fu
-                                                              : (numeric::is_negative(value) ? 0x80u : 0u) |
-                                                                    Codec::encode(numeric::magnitude(value), 0x7e))) {}
+  constexpr explicit fp8_e4m3(float value) noexcept : bits(Codec::encode(value, 0x7e, 0x7f)) {}
   constexpr explicit operator float() const noexcept {
     std::uint32_t const code = bits & 0x7fu;
     if (code == 0x7f) return numeric::quiet_nan(bits >> 7 != 0);
@@ -45,10 +42,8 @@ struct fp8_e4m3_fnuz {
   std::uint8_t bits = 0;
 
   fp8_e4m3_fnuz() = default;
-  constexpr explicit fp8_e4m3_fnuz(float value) noexcept {
-    std::uint32_t const code = numeric::is_nan(value) ? 0 : Codec::encode(numeric::magnitude(value), 0x7f);
-    bool const signs = numeric::is_nan(value) || (numeric::is_negative(value) && code != 0);
-    bits = static_cast<std::uint8_t>(code | (signs ? 0x80u : 0u));
+  constexpr explicit fp8_e4m3_fnuz(float value) noexcept : bits(Codec::encode(value, 0x7f, 0x80)) {
+    if (bits == 0x80 && !numeric::is_nan(value)) bits = 0;  // what would be a negative zero
   }
   constexpr explicit operator float() const noexcept {
     if (bits == 0x80) return numeric::quiet_nan(false);
@@ -74,10 +69,7 @@ struct fp8_e5m2 {
   std::uint8_t bits = 0;
 
   fp8_e5m2() = default;
-  constexpr explicit fp8_e5m2(float value) noexcept
-      : bits(static_cast<std::uint8_t>(numeric::is_nan(value) ? 0x7fu
-                                                              : (numeric::is_negative(value) ? 0x80u : 0u) |
-                                                                    Codec::encode(numeric::magnitude(value), 0x7b))) {}
+  constexpr explicit fp8_e5m2(float value) noexcept : bits(Codec::encode(value, 0x7b, 0x7f)) {}
   constexpr explicit operator float() const noexcept {
     std::uint32_t const code = bits & 0x7fu;
     bool const negative = bits >> 7 != 0;

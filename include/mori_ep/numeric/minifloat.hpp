@@ -7,38 +7,6 @@
 
 namespace mori_ep::numeric {
 
-//! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte.
-//!
-//! Only magnitudes: signs, infinities and NaN are the format's own. Encoding rounds to nearest even and saturates: what is
-//! larger than the largest number, infinity too, becomes that number. No fp32 denormal is made on the way, so that a
-//! machine that takes these for zero gives the same.
-template <int Exponent, int Mantissa, int Bias>
-struct Minifloat {
-  static constexpr int kShift = 23 - Mantissa;  // to an fp32's mantissa
-
-  //! @brief The magnitude `code` as an fp32; exact. `code` has no sign and is a number.
-  static constexpr float decode(std::uint32_t code) noexcept {
-    if (code >> Mantissa == 0)
-      return static_cast<float>(code) * std::bit_cast<float>(std::uint32_t{128 - Bias - Mantissa} << 23);
-    return std::bit_cast<float>((code << kShift) + (std::uint32_t{127 - Bias} << 23));
-  }
-  //! @brief The code of a magnitude that is a number or infinite, at most `largest`, the code of the largest number.
-  static constexpr std::uint32_t encode(float magnitude, std::uint32_t largest) noexcept {
-    constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;
-    auto const a = std::bit_cast<std::uint32_t>(magnitude);
-    std::uint32_t code = 0;
-    if (a < kSmallestNormal) {
-      // What is added puts the last denormal bit at the float's last bit, so the adder rounds.
-      constexpr std::uint32_t kAdded = std::uint32_t{128 - Bias + kShift} << 23;
-      code = std::bit_cast<std::uint32_t>(magnitude + std::bit_cast<float>(kAdded)) - kAdded;
-    } else {
-      std::uint32_t const rebased = a - (std::uint32_t{127 - Bias} << 23);
-      code = (rebased + ((1u << (kShift - 1)) - 1) + ((rebased >> kShift) & 1u)) >> kShift;
-    }
-    return code < largest ? code : largest;
-  }
-};
-
 [[nodiscard]] constexpr std::uint32_t float_bits(float value) noexcept { return std::bit_cast<std::uint32_t>(value); }
 [[nodiscard]] constexpr bool is_nan(float value) noexcept { return (float_bits(value) & 0x7fffffffu) > 0x7f800000u; }
 [[nodiscard]] constexpr bool is_negative(float value) noexcept { return float_bits(value) >> 31 != 0; }
@@ -48,5 +16,43 @@ struct Minifloat {
 [[nodiscard]] constexpr float quiet_nan(bool negative) noexcept {
   return std::bit_cast<float>(0x7fc00000u | std::uint32_t{negative} << 31);
 }
+
+//! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte.
+//!
+//! What codes beyond the largest number mean is the format's own. Encoding rounds to nearest even and saturates: what is
+//! larger than the largest number, infinity too, becomes that number. No fp32 denormal is made on the way, so that a
+//! machine that takes these for zero gives the same.
+template <int Exponent, int Mantissa, int Bias>
+struct Minifloat {
+  static constexpr int kShift = 23 - Mantissa;  // to an fp32's mantissa
+  static constexpr std::uint32_t kSign = 1u << (Exponent + Mantissa);
+
+  //! @brief The magnitude `code` as an fp32; exact. `code` has no sign and is a number.
+  static constexpr float decode(std::uint32_t code) noexcept {
+    if (code >> Mantissa == 0)
+      return static_cast<float>(code) * std::bit_cast<float>(std::uint32_t{128 - Bias - Mantissa} << 23);
+    return std::bit_cast<float>((code << kShift) + (std::uint32_t{127 - Bias} << 23));
+  }
+  //! @brief The code of a magnitude that is a number or infinite, at most `largest`, the code of the largest number.
+  static constexpr std::uint32_t encode_magnitude(float value, std::uint32_t largest) noexcept {
+    constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;
+    std::uint32_t const a = float_bits(value);
+    std::uint32_t code = 0;
+    if (a < kSmallestNormal) {
+      // What is added puts the last denormal bit at the float's last bit, so the adder rounds.
+      constexpr std::uint32_t kAdded = std::uint32_t{128 - Bias + kShift} << 23;
+      code = float_bits(value + std::bit_cast<float>(kAdded)) - kAdded;
+    } else {
+      std::uint32_t const rebased = a - (std::uint32_t{127 - Bias} << 23);
+      code = (rebased + ((1u << (kShift - 1)) - 1) + ((rebased >> kShift) & 1u)) >> kShift;
+    }
+    return code < largest ? code : largest;
+  }
+  //! @brief The code of any fp32, with its sign; of every NaN `nan`.
+  static constexpr std::uint8_t encode(float value, std::uint32_t largest, std::uint32_t nan) noexcept {
+    if (is_nan(value)) return static_cast<std::uint8_t>(nan);
+    return static_cast<std::uint8_t>((is_negative(value) ? kSign : 0u) | encode_magnitude(magnitude(value), largest));
+  }
+};
 
 }  // namespace mori_ep::numeric

@@ -71,11 +71,12 @@ class NetworkLink {
     struct Obstacle {
       Errc code = Errc::ok;
       std::int64_t value = 0;
+      bool out_of_reach = false;  // the arena is; else there is no ring
     };
     Error const no_ring = ring.ok() ? host_ring.error() : ring.error();
     Obstacle here{no_ring.code, no_ring.value};
     if (F::kHostCopies && !Exec::host_reaches(ends.arena.data()))
-      here = {Errc::invalid_argument, std::ssize(ends.arena)};
+      here = {Errc::invalid_argument, std::ssize(ends.arena), true};
     std::vector<Obstacle> all(static_cast<std::size_t>(comm.world()));
     if (Status s = comm.all_gather(&here, all.data(), sizeof(here)); !s.ok()) return s;
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
@@ -86,7 +87,7 @@ class NetworkLink {
                   .value = all[rank].value,
                   .hint = "That rank has no memory for it: free some."};
       if (error.code == Errc::ok) continue;
-      if (error.code == Errc::invalid_argument) {
+      if (all[rank].out_of_reach) {
         error.field = "bytes of a device's arena";
         error.limit = 0;
         error.hint =

@@ -36,7 +36,8 @@ inline void arrive(const Port& at, std::uint64_t offset, const std::byte* bytes,
 }
 //! @brief Writes a signal. Released, and by the thread that wrote every byte that arrived before it: who acquires the
 //!        word sees them. Their source was read by that thread, too, after the poster had acquired it from whoever
-//!        wrote it (the command ring does).
+//!        wrote it (the command ring does). A GPU's kernel acquires, and releases to the ring, at the system's scope, in
+//!        pinned memory, which is coherent with the host's while it runs.
 inline void arrive(const Port& at, const WorkRequest& request) noexcept {
   auto* word = reinterpret_cast<std::uint64_t*>(at.words_for(request).data() + request.signal_offset);
   std::atomic_ref<std::uint64_t>(*word).store(request.signal, std::memory_order_release);
