@@ -2,6 +2,7 @@
 //! @file The kernel context of a CPU thread: one lane, a thread per warp, scratch shared by the threads of a block.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <chrono>
@@ -30,27 +31,30 @@ inline void pause_cpu() noexcept {
 //! @brief Waits politely: a few spins, then the core goes to whoever needs it, then short sleeps.
 //!
 //! Two cores may carry 64 ranks, so a waiter must not keep a core from the rank it waits for. A waiter that only yields
-//! still takes its share of a core: `soon_asleep` when what it waits for is that core's own work, as a soft network's is
-//! (bench/results/notes.md).
+//! still takes its share of a core, and hundreds of them take all of it: they yield for a time, not for a count, and
+//! sleep for a sixteenth of what they have waited. `soon_asleep` when what it waits for is that core's own work, as a
+//! soft network's is (bench/results/notes.md).
 class Backoff {
  public:
-  explicit Backoff(bool soon_asleep = false) noexcept : yields_(soon_asleep ? kFewYields : kYields) {}
+  explicit Backoff(bool soon_asleep = false) noexcept : most_yields_(soon_asleep ? kFewYields : kYields) {}
   void pause() noexcept {
     ++rounds_;
-    if (rounds_ <= kSpins)
-      pause_cpu();
-    else if (rounds_ <= kSpins + yields_)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(std::chrono::microseconds(rounds_ <= kSpins + 2 * kYields ? 50 : 500));
+    if (rounds_ <= kSpins) return pause_cpu();
+    auto const now = std::chrono::steady_clock::now();
+    if (rounds_ == kSpins + 1) since_ = now;
+    std::chrono::nanoseconds const waited = now - since_;
+    if (rounds_ <= kSpins + most_yields_ && waited < kYieldTime) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::clamp<std::chrono::nanoseconds>(waited / 16, kShortestSleep, kLongestSleep));
   }
   [[nodiscard]] std::uint32_t rounds() const noexcept { return rounds_; }
 
  private:
-  static constexpr std::uint32_t kSpins = 32;
-  static constexpr std::uint32_t kYields = 4096, kFewYields = 64;
-  std::uint32_t yields_;
+  static constexpr std::uint32_t kSpins = 32, kYields = 4096, kFewYields = 64;
+  static constexpr std::chrono::milliseconds kYieldTime{2};
+  static constexpr std::chrono::microseconds kShortestSleep{50}, kLongestSleep{500};
+  std::uint32_t most_yields_;
   std::uint32_t rounds_ = 0;
+  std::chrono::steady_clock::time_point since_{};
 };
 
 //! @brief Meeting point of a block's threads; reusable. Arrivals release, the last one's release is what leavers
