@@ -112,6 +112,9 @@ std::vector<Problem> make_problems(const Options& o) {
     throw UsageError("--routing '" + o.routing + "': give " + workload::kRoutingNames + ", or file:PATH.");
   }
 
+  // Where kernels are a network, too, those of the ranks leave it room (fabric::DeviceLoopback).
+  constexpr int kBlocksBesideCarriers = 4;
+  int const blocks = o.blocks == 0 && !on_host && o.schedule != "intranode" ? kBlocksBesideCarriers : o.blocks;
   std::vector<Problem> problems;
   for (auto const& dtype : o.dtypes)
     for (int hidden : o.hidden)
@@ -129,7 +132,7 @@ std::vector<Problem> make_problems(const Options& o) {
                               .nodes = o.nodes,
                               .routing = o.routing,
                               .external = o.external,
-                              .launch = {.block_num = o.blocks, .warp_per_block = o.warps},
+                              .launch = {.block_num = blocks, .warp_per_block = o.warps},
                               .iterations = o.iterations,
                               .warmup = o.warmup,
                               .seed = o.seed,
@@ -180,11 +183,12 @@ void check_memory(const Problem& problem, std::int64_t more) {
 Row run_mori(const Problem& problem, Ranks& ranks, std::size_t before, std::size_t all) {
   Row row{.config = problem.config(),
           .footprint = footprint(problem.config()),
+          .hop_bytes = problem.hop_bytes(),
           .staging_bytes = problem.staging_bytes(),
           .rows_received = {},
           .rows = problem.rows(),
           .pairs = problem.pairs(),
-          .crossing = problem.config().schedule == "v1" ? problem.far_pairs() : problem.far_rows(),
+          .crossing = problem.crossing(),
           .link_rows = problem.most_link_rows(),
           .mori = {},
           .mpi = {}};

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # All tables of one GPU machine in one go: `bash bench/cuda_tables.sh EP_BENCH FOLDER`. EP_BENCH is built with
-# -DMORI_EP_GPU=cuda -DCMAKE_BUILD_TYPE=Release. Writes <date>-cuda-intranode.txt and the JSON of each run to FOLDER; with
-# DEVICES=2 and more <date>-cuda-<N>-devices.txt: a rank on each device, then eight ranks on all, then NCCL's all-to-all
-# with packing, where there is a python3 with torch. TOKENS and ITERATIONS may be set, too. A minute or two. Fails when a
-# check does.
+# -DMORI_EP_GPU=cuda -DCMAKE_BUILD_TYPE=Release. Writes <date>-cuda-intranode.txt, and in it two nodes of eight ranks on the
+# one device, too, and the JSON of each run to FOLDER; with DEVICES=2 and more <date>-cuda-<N>-devices.txt: a rank on each
+# device, then eight ranks on all, then NCCL's all-to-all with packing, where there is a python3 with torch. TOKENS,
+# NODES_TOKENS (of the two nodes) and ITERATIONS may be set, too. A minute or two. Fails when a check does.
 set -euo pipefail
 if (($# != 2)); then
   sed -n '3,7s/^# //p' "${BASH_SOURCE[0]}" >&2
@@ -38,6 +38,8 @@ if ((devices == 1)); then
   measure graph-warm 8 --graph --l2 warm
   measure eager 8
   measure eager-external 8 --external
+  tokens=${NODES_TOKENS-128,1024,4096}
+  for blocks in 4 6; do measure "v1-$blocks-blocks" 16 --schedule v1 --nodes 2 --blocks "$blocks" --warps 16; done
 else
   table=$folder/$(date +%F)-cuda-$devices-devices.txt tokens=${TOKENS-1,16,128,1024,4096}
   measure "$devices-graph" "$devices" --graph

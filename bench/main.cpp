@@ -125,7 +125,9 @@ void choose_network(Options& o) {
   if (o.transport.empty()) o.transport = near ? "xgmi" : "loopback";
   if (o.nodes == 0) o.nodes = near ? 1 : 2;
   if (near) return;
-  if (o.exec != "host") throw UsageError("--schedule " + o.schedule + " goes with --exec host.");
+  bool const on_gpus = o.exec != "host";
+  if (on_gpus && (o.schedule != "v1" || o.transport != "loopback"))
+    throw UsageError("--exec " + o.exec + " goes with --schedule intranode, or v1 over --transport loopback.");
   if (o.nodes > o.world)
     throw UsageError("--nodes " + std::to_string(o.nodes) + " of " + std::to_string(o.world) +
                      " ranks: a node has at least one.");
@@ -136,8 +138,9 @@ void choose_network(Options& o) {
   if (o.transport == "loopback" && o.ranks_are != RanksAre::threads)
     throw UsageError("--transport loopback is a network inside one process: give --world alone, or --transport verbs.");
   for (const std::string& dtype : o.dtypes)
-    if (o.transport == "verbs" && dtype != "bf16")
-      throw UsageError("--transport verbs goes with --dtype bf16, not " + dtype + ".");
+    if ((o.transport == "verbs" || on_gpus) && dtype != "bf16")
+      throw UsageError((on_gpus ? "--exec " + o.exec + " --schedule v1" : std::string("--transport verbs")) +
+                       " goes with --dtype bf16, not " + dtype + ".");
 }
 
 }  // namespace

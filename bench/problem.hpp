@@ -109,6 +109,8 @@ class Problem {
   [[nodiscard]] std::size_t pairs() const noexcept { return pairs_; }
   [[nodiscard]] std::size_t far_pairs() const noexcept { return far_pairs_; }
   [[nodiscard]] std::size_t far_rows() const noexcept { return far_rows_; }
+  //! @brief Rows that the schedule sends over the network, in either phase.
+  [[nodiscard]] std::size_t crossing() const noexcept { return config_.schedule == "v1" ? far_pairs_ : far_rows_; }
   //! @brief Rows that a dispatch sends from one device to others, or a combine back to it: of the device with most.
   [[nodiscard]] std::size_t most_link_rows() const {
     auto const devices = static_cast<std::size_t>(config_.devices);
@@ -134,6 +136,11 @@ class Problem {
   //! @brief The copy of every row into the registered buffer, read and written, that --external adds to combine.
   [[nodiscard]] double staging_bytes() const noexcept {
     return config_.external ? 2.0 * static_cast<double>(rows_ * config_.row_bytes()) : 0.0;
+  }
+  //! @brief What rows that cross between nodes add to either phase: they are written to where the network takes them,
+  //!        read and written by it, and read where it brings them.
+  [[nodiscard]] double hop_bytes() const noexcept {
+    return 4.0 * static_cast<double>(crossing() * config_.row_bytes());
   }
   [[nodiscard]] std::size_t tokens() const noexcept { return static_cast<std::size_t>(config_.tokens); }
 

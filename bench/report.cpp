@@ -41,9 +41,10 @@ struct MixCeilings {
   double dispatch, combine, pair;
   MixCeilings(const Row& row, const Ceilings& ceilings) {
     const Phases& p = row.mori.phases;
-    double const d = p.dispatch.bytes / ceilings.read1_write5();
+    double const hops = row.hop_bytes / ceilings.gbps();  // of each phase
+    double const d = p.dispatch.bytes / ceilings.read1_write5() + hops;
     double const c =
-        (p.combine.bytes - row.staging_bytes) / ceilings.read5_write1() + row.staging_bytes / ceilings.gbps();
+        (p.combine.bytes - row.staging_bytes) / ceilings.read5_write1() + row.staging_bytes / ceilings.gbps() + hops;
     dispatch = ratio(p.dispatch.bytes, d);
     combine = ratio(p.combine.bytes, c);
     pair = ratio(p.dispatch.bytes + p.combine.bytes, d + c);

@@ -20,6 +20,7 @@ namespace ep_bench {
 struct Row {
   Config config;
   mori_ep::Footprint footprint;
+  double hop_bytes = 0;  // see Problem
   double staging_bytes = 0;
   std::vector<std::size_t> rows_received;  //!< by rank
   std::size_t rows = 0;                    //!< of all ranks

@@ -118,6 +118,7 @@ endif()
 
 if(TARGET ep_bench)
   add_check(bench.no_device bench/no_device.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DGPU=${MORI_EP_GPU}")
+  add_check(bench.refused_options bench/refused_options.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench>)
   add_check(bench.processes bench/processes.cmake -D EP_BENCH=$<TARGET_FILE:ep_bench> "-DMPIRUN=${mpirun}"
             "-DCOUNT_FLAG=${MPIEXEC_NUMPROC_FLAG}" -D WORK_DIR=${check_dir}/processes)
   add_test(NAME checks.bench.ended_processes

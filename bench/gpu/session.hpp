@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
+//! @file Measures an operator on GPUs, whatever its schedule and transport.
+#pragma once
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -19,20 +21,16 @@
 #include "mori_ep/mori_ep.hpp"
 #include "verify.hpp"
 
-namespace ep_bench {
-namespace {
-
-using namespace gpu;
+namespace ep_bench::gpu {
 
 //! Longer than any launch takes, and soon over when ranks do not meet.
 constexpr std::int64_t kTimeoutMs = 5000;
 
 //! One rank's operator, its operands on its device, and the host's copies of what came out.
-template <class T>
+template <class Ep>
 class Rank {
  public:
-  using Ep =
-      mori_ep::EpDispatchCombine<mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode, mori_ep::quant::None<T>, Exec>;
+  using T = typename Ep::Token;
 
   //! Collective over `comm`; the rank's device is current.
   Rank(const Problem& problem, const mori_ep::Communicator& comm)
@@ -101,6 +99,12 @@ class Rank {
     return verifier.check_input(rank_, host.data());
   }
   [[nodiscard]] mori_ep::Status status() const { return ep_.status(); }
+  //! @brief What this rank has put to each peer.
+  [[nodiscard]] std::vector<mori_ep::fabric::Traffic> traffic() const {
+    std::vector<mori_ep::fabric::Traffic> all;
+    for (int peer = 0; peer < config_.world; ++peer) all.push_back(ep_.network_traffic(peer));
+    return all;
+  }
 
  private:
   static Ep create(const Config& config, const mori_ep::Communicator& comm) {
@@ -160,18 +164,19 @@ class Rank {
 };
 
 //! All ranks, and one thread that launches for them.
-template <class T>
+template <class Ep>
 class Session {
  public:
+  using T = typename Ep::Token;
   explicit Session(const Problem& problem)
       : problem_(problem),
         config_(problem.config()),
         launcher_(config_),
         ranks_(static_cast<std::size_t>(config_.world)) {
-    mori_ep::LocalWorld(config_.world)
+    mori_ep::LocalWorld(config_.world, config_.gpu_per_node())
         .run([&](mori_ep::Communicator& comm) -> mori_ep::Status {
           set_device(launcher_.device_of(comm.rank()));
-          ranks_[static_cast<std::size_t>(comm.rank())] = std::make_unique<Rank<T>>(problem, comm);
+          ranks_[static_cast<std::size_t>(comm.rank())] = std::make_unique<Rank<Ep>>(problem, comm);
           return {};
         })
         .or_throw();
@@ -211,6 +216,7 @@ class Session {
       sample(pair, pair_);
     }
     if (out.check.empty()) out.check = check_last(before);
+    if (out.check.empty() && !config_.near_only()) out.wire = count();
     if (out.check.empty()) out.check = verify(after);
     if (!out.check.empty()) return out;
     out.check = "ok";
@@ -224,23 +230,41 @@ class Session {
  private:
   //! One dispatch, the experts, one combine, all of it checked.
   std::string verify(const Verifier<T>& verifier) {
-    if (auto wrong = on_all([&](Rank<T>& r) { return r.prepare(verifier), std::string(); }); !wrong.empty())
+    if (auto wrong = on_all([&](Rank<Ep>& r) { return r.prepare(verifier), std::string(); }); !wrong.empty())
       return wrong;
     launcher_.run(dispatch_);
-    auto wrong = on_all([&](Rank<T>& r) { return r.check_dispatched(verifier); });
+    auto wrong = on_all([&](Rank<Ep>& r) { return r.check_dispatched(verifier); });
     if (!wrong.empty()) return wrong;
-    wrong = on_all([&](Rank<T>& r) { return r.apply_experts(verifier), std::string(); });
+    wrong = on_all([&](Rank<Ep>& r) { return r.apply_experts(verifier), std::string(); });
     if (!wrong.empty()) return wrong;
     launcher_.run(combine_);
-    return on_all([&](Rank<T>& r) { return r.check_outputs(verifier); });
+    return on_all([&](Rank<Ep>& r) { return r.check_outputs(verifier); });
   }
   //! The pair once more, untimed, so that results left from an earlier iteration cannot pass.
   std::string check_last(const Verifier<T>& verifier) {
-    auto wrong = on_all([&](Rank<T>& r) { return r.poison_received(), r.poison_output(), std::string(); });
+    auto wrong = on_all([&](Rank<Ep>& r) { return r.poison_received(), r.poison_output(), std::string(); });
     if (!wrong.empty()) return wrong;
     launcher_.run(pair_);
-    wrong = on_all([&](Rank<T>& r) { return r.check_outputs(verifier); });
-    return wrong.empty() ? on_all([&](Rank<T>& r) { return r.check_dispatched(verifier); }) : wrong;
+    wrong = on_all([&](Rank<Ep>& r) { return r.check_outputs(verifier); });
+    return wrong.empty() ? on_all([&](Rank<Ep>& r) { return r.check_dispatched(verifier); }) : wrong;
+  }
+
+  //! One more of each phase, untimed, to see what goes over the network. A phase has ended when what it put has arrived.
+  Wire count() {
+    auto const bytes_put = [this] {
+      double bytes = 0;
+      for (auto const& rank : ranks_)
+        for (auto const& t : rank->traffic()) bytes += static_cast<double>(t.bytes);
+      return bytes;
+    };
+    double const before = bytes_put();
+    launcher_.run(dispatch_);
+    double const between = bytes_put();
+    launcher_.run(combine_);
+    Wire wire{.dispatch_bytes = between - before, .combine_bytes = bytes_put() - between, .traffic = {}};
+    for (auto const& rank : ranks_)
+      for (auto const& t : rank->traffic()) wire.traffic.push_back(t);
+    return wire;
   }
 
   //! Calls `f` for every rank, each in a thread of its own with the rank's device current; the first complaint.
@@ -266,51 +290,28 @@ class Session {
       if (!complaint.empty()) return complaint;
     return {};
   }
-  Rank<T>& rank(int r) { return *ranks_[static_cast<std::size_t>(r)]; }
+  Rank<Ep>& rank(int r) { return *ranks_[static_cast<std::size_t>(r)]; }
 
   const Problem& problem_;
   const Config& config_;
   Launcher launcher_;
-  std::vector<std::unique_ptr<Rank<T>>> ranks_;
+  std::vector<std::unique_ptr<Rank<Ep>>> ranks_;
   mori_ep::launch::LaunchParams geometry_;
   Launcher::Phase dispatch_, combine_, pair_, floor_;
 };
 
-}  // namespace
-
-void check_device_memory(const Problem& problem) {
-  const Config& c = problem.config();
-  std::size_t needed = 0;
-  for (int device = 0; device < c.devices; ++device) {
-    // The swept memory, code and the runtime's own come on top.
-    needed = GpuCeilings::bytes_on_a_device(c.devices) + (std::size_t{1} << 29);
-    for (int rank = 0; rank < c.world; ++rank)
-      if (c.device_of(rank) == device)
-        needed += footprint(c).bytes +
-                  (2 * problem.tokens() + (c.external ? problem.received(rank).size() : 0)) * c.row_bytes();
-    std::size_t available = 0, all = 0;
-    set_device(device);
-    require(MORI_EP_RT(MemGetInfo)(&available, &all), "asking for free memory");
-    if (needed > available)
-      throw UsageError("--tokens " + std::to_string(c.tokens) + " needs " + std::to_string(needed) +
-                       " bytes on device " + std::to_string(device) + " and " + std::to_string(available) +
-                       " are free: give fewer --tokens, a smaller --hidden, or more --devices.");
+//! @brief Verifies, times, verifies again.
+template <class Ep>
+Outcome run(const Problem& problem, const Progress& progress) {
+  try {
+    return Session<Ep>(problem).measure(progress);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const std::exception& error) {
+    Outcome out;
+    out.check = error.what();
+    return out;
   }
-  set_device(0);
 }
 
-Outcome run_gpu(const Problem& problem, const Progress& progress) {
-  return with_element_type(problem.config().dtype, [&]<class T>(T) {
-    try {
-      return Session<T>(problem).measure(progress);
-    } catch (const UsageError&) {
-      throw;
-    } catch (const std::exception& error) {
-      Outcome out;
-      out.check = error.what();
-      return out;
-    }
-  });
-}
-
-}  // namespace ep_bench
+}  // namespace ep_bench::gpu

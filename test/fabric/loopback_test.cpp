@@ -15,6 +15,7 @@
 #include "support/expect.hpp"
 #include "support/guarded.hpp"
 #include "support/loopback_world.hpp"
+#include "support/requests.hpp"
 #include "support/random.hpp"
 
 namespace mori_ep::test {
@@ -30,37 +31,6 @@ using fabric::WorkId;
 using fabric::WorkRequest;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
-
-namespace {
-
-constexpr std::uint64_t kSignals = 1024;  // bytes at the front of each arena; rows behind them
-
-WorkRequest request(Operation operation, int peer, std::uint16_t sequence, std::uint64_t offset, std::uint64_t bytes,
-                    std::uint64_t signal_offset = 0, int queue_pair = 0) {
-  return {.id = {.operation = operation,
-                 .queue_pair = static_cast<std::uint8_t>(queue_pair),
-                 .peer = static_cast<std::uint16_t>(peer),
-                 .sequence = sequence,
-                 .epoch = 7},
-          .local_offset = offset,
-          .remote_offset = offset,
-          .bytes = bytes,
-          .signal_offset = signal_offset,
-          .signal = exec::signal_word(7, sequence)};
-}
-
-template <class F>
-std::vector<Completion> poll_until(F& end, std::size_t n, milliseconds bound = milliseconds(20000)) {
-  std::vector<Completion> all;
-  for (auto const deadline = Clock::now() + bound; all.size() < n && Clock::now() < deadline;) {
-    Completion some[3];
-    std::size_t const got = end.poll(some);
-    all.insert(all.end(), some, some + got);
-  }
-  return all;
-}
-
-}  // namespace
 
 TEST_CASE("without faults a request has arrived when its post returns") {
   LoopbackWorld<Order::in_queue_pair> world(3, 4096, {.queue_pairs = 2, .depth = 8});

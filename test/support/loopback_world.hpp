@@ -19,13 +19,13 @@
 namespace mori_ep::test {
 
 //! @brief Arenas are zeroed. `also`: something that the first arena's owner keeps alive.
-template <fabric::Order Promise>
-class LoopbackWorld {
+template <class F>
+class FabricWorld {
  public:
-  using End = fabric::Loopback<Promise>;
+  using End = F;
 
-  LoopbackWorld(int world, std::size_t bytes, const fabric::LoopbackOptions& options,
-                std::shared_ptr<const void> also = nullptr)
+  FabricWorld(int world, std::size_t bytes, const fabric::LoopbackOptions& options,
+              std::shared_ptr<const void> also = nullptr)
       : ends_(static_cast<std::size_t>(world)), bases_(ends_.size()) {
     comm::LocalWorld(world)
         .run([&](comm::Communicator& comm) -> Status {
@@ -60,5 +60,7 @@ class LoopbackWorld {
   std::vector<std::optional<End>> ends_;
   std::vector<std::byte*> bases_;
 };
+template <fabric::Order Promise>
+using LoopbackWorld = FabricWorld<fabric::Loopback<Promise>>;
 
 }  // namespace mori_ep::test

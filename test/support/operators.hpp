@@ -2,6 +2,7 @@
 //! @file The operators that tests run, each compiled once (operators_*.cpp).
 #pragma once
 
+#include "mori_ep/fabric/device_loopback.hpp"
 #include "mori_ep/mori_ep.hpp"
 #include "support/machine.hpp"
 #include "support/plan.hpp"
@@ -23,6 +24,9 @@ using RelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Ord
 //! @brief Whose relays round, as they do unless told otherwise.
 using RoundingRelayOp = EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>,
                                           schedule::InterNodeV1, quant::None<bf16>, Machine, reduce::WeightedSum>;
+//! @brief Over a network whose copies are kernels', without its faults.
+using DeviceRelayOp = EpDispatchCombine<transport::Hybrid<fabric::DeviceLoopback<Machine>>,
+                                        schedule::InterNodeV1With<partial::Exact>, quant::None<bf16>, Machine>;
 
 template <class Operator>
 std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes);
@@ -61,6 +65,7 @@ extern template std::string play_as<RelayOp<float, reduce::Sum, std::int64_t>>(c
                                                                                std::vector<std::uint64_t>*);
 extern template std::string play_as<RelayOp<float, reduce::WeightedSum>>(const Plan&, std::vector<std::uint64_t>*);
 extern template std::string play_as<RoundingRelayOp>(const Plan&, std::vector<std::uint64_t>*);
+extern template std::string play_as<DeviceRelayOp>(const Plan&, std::vector<std::uint64_t>*);
 
 //! @brief Plays the plan with the one of kOperators that it names, of which `Operator` is the template.
 template <template <class, class, class> class Operator>

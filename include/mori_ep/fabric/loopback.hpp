@@ -13,6 +13,7 @@
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/error.hpp"
 #include "mori_ep/fabric/fabric.hpp"
+#include "mori_ep/fabric/loopback/join.hpp"
 #include "mori_ep/fabric/loopback/ledger.hpp"
 #include "mori_ep/fabric/loopback/options.hpp"
 #include "mori_ep/fabric/loopback/port.hpp"
@@ -24,8 +25,9 @@ namespace mori_ep::fabric {
 //!
 //! Without faults and time model a request has arrived when post() returns: a copy by the posting thread, which shares
 //! nothing with other ranks but the arenas, and allocates nothing. Else what is due moves in the endpoint's own post()
-//! and poll(), so somebody must poll; what has completed and not arrived arrives when the endpoint goes. Every request is held against the arenas' bounds; one that leaves them is not
-//! written, and its queue pair fails with an error that says why.
+//! and poll(), so somebody must poll; what has completed and not arrived arrives when the endpoint goes. Every request
+//! is held against the arenas' bounds; one that leaves them is not written, and its queue pair fails with an error that
+//! says why.
 template <Order Promise = Order::in_queue_pair>
 class Loopback {
  public:
@@ -41,27 +43,10 @@ class Loopback {
   static Result<Loopback> connect(const comm::Communicator& comm, std::span<std::byte> arena,
                                   std::span<std::byte> board, std::shared_ptr<const void> owner,
                                   const LoopbackOptions& options = {}) noexcept {
-    for (int r = 0; r < comm.world(); ++r)
-      if (!comm.in_process(r))
-        return Error{.code = Errc::invalid_argument,
-                     .rank = comm.rank(),
-                     .field = "rank of another process",
-                     .value = r,
-                     .hint = "fabric::Loopback connects threads of one process. Use fabric::Verbs between processes."};
-    auto const port = std::make_shared<loopback::Port>(arena, board, std::move(owner));
-    Status here = options.check(comm.rank(), comm.world());
-    if (here.ok()) here = check_arena(comm, arena);
-    Entry const mine{&port, &options, Promise, here.error()};
-    std::vector<Entry> entries(static_cast<std::size_t>(comm.world()));
-    if (Status s = comm.all_gather(&mine, entries.data(), sizeof(mine)); !s.ok()) return s;
-    std::vector<std::shared_ptr<loopback::Port>> ports;
-    for (const Entry& entry : entries) ports.push_back(*entry.port);
-    Status const agreed = agree(comm, entries);
-    // The addresses above are of stack objects.
-    if (Status s = comm.barrier(); !s.ok()) return s;
-    if (!here.ok()) return here;
-    if (!agreed.ok()) return agreed;
-    return Loopback(comm, std::move(ports), options);
+    auto ports =
+        loopback::join(comm, std::make_shared<loopback::Port>(arena, board, std::move(owner)), Promise, options);
+    if (!ports.ok()) return ports.status();
+    return Loopback(comm, std::move(*ports), options);
   }
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -93,54 +78,10 @@ class Loopback {
   }
 
  private:
-  //! What a rank brings to the join: addresses mean something to all, its own error to itself.
-  struct Entry {
-    const std::shared_ptr<loopback::Port>* port;
-    const LoopbackOptions* options;
-    Order order;
-    Error error;
-  };
-
   Loopback(const comm::Communicator& comm, std::vector<std::shared_ptr<loopback::Port>> ports,
            const LoopbackOptions& options)
       : rank_(comm.rank()), ports_(std::move(ports)), ledger_(rank_, comm.world(), options.queue_pairs, options.depth) {
     if (!options.prompt()) traffic_ = std::make_unique<loopback::Traffic>(rank_, Promise, options, ports_);
-  }
-
-  static Status check_arena(const comm::Communicator& comm, std::span<std::byte> arena) noexcept {
-    auto const address = reinterpret_cast<std::uintptr_t>(arena.data());
-    if (address % 16 == 0) return {};
-    return Error{.code = Errc::invalid_argument,
-                 .rank = comm.rank(),
-                 .field = "arena's address modulo 16",
-                 .value = static_cast<std::int64_t>(address % 16),
-                 .limit = 0,
-                 .hint = "Rows and signals of an aligned arena are aligned."};
-  }
-
-  //! The error of the lowest rank that has one, the same for all.
-  static Status agree(const comm::Communicator& comm, std::span<const Entry> entries) noexcept {
-    for (const Entry& entry : entries)
-      if (entry.error.code != Errc::ok) return entry.error;
-    auto const differs = [&](const char* field, std::int64_t value, std::int64_t limit) -> Status {
-      return Error{.code = Errc::config_mismatch,
-                   .rank = comm.rank(),
-                   .peer = 0,
-                   .field = field,
-                   .value = value,
-                   .limit = limit,
-                   .hint = "Every rank must be given the fabric and options of rank 0."};
-    };
-    const Entry& first = entries.front();
-    for (std::size_t r = 1; r < entries.size(); ++r) {
-      const LoopbackOptions &mine = *entries[r].options, &its = *first.options;
-      if (entries[r].order != first.order)
-        return differs("order of the fabric", static_cast<int>(entries[r].order), static_cast<int>(first.order));
-      if (mine.queue_pairs != its.queue_pairs) return differs("queue_pairs", mine.queue_pairs, its.queue_pairs);
-      if (mine.depth != its.depth) return differs("depth", mine.depth, its.depth);
-      if (mine != its) return differs("rank with other faults", static_cast<std::int64_t>(r), Error::kNoLimit);
-    }
-    return {};
   }
 
   void take(const WorkRequest& request, std::uint32_t queue_pair, loopback::Time now) noexcept {
@@ -149,7 +90,7 @@ class Loopback {
     const loopback::Port& here = *ports_[static_cast<std::size_t>(rank_)];
     if (!known || !loopback::inside(request, here, *ports_[request.id.peer]))
       ledger_.fail(queue_pair, known ? loopback::bounds_error(request, here, *ports_[request.id.peer], rank_)
-                                     : address_error(request.id));
+                                     : loopback::address_error(request.id, rank_, world(), queue_pairs()));
     bool const failed = ledger_[queue_pair].error != nullptr;
     if (traffic_) return traffic_->take(request, queue_pair, ledger_, now);
     if (!failed) {
@@ -159,17 +100,6 @@ class Loopback {
       if (request.id.operation != Operation::put) loopback::arrive(there, request);
     }
     ledger_.end({.id = request.id, .queue_pair = queue_pair, .failed = failed, .since = now});
-  }
-
-  [[nodiscard]] Error address_error(const WorkId& id) const noexcept {
-    bool const peer = id.peer >= world();
-    return {.code = Errc::invalid_argument,
-            .rank = rank_,
-            .field = peer ? "peer" : "queue_pair",
-            .value = peer ? id.peer : id.queue_pair,
-            .limit = peer ? world() - 1 : queue_pairs() - 1,
-            .expected = id.epoch,
-            .hint = "A request names a rank of the world and one of its queue pairs."};
   }
 
   int rank_;

@@ -80,4 +80,16 @@ inline void arrive(const Port& at, const WorkRequest& request) noexcept {
   return refused("signal_offset", r.signal_offset, r.signal_offset / 8 * 8);
 }
 
+//! @brief Of a request that names no queue pair of the world's.
+[[nodiscard]] inline Error address_error(const WorkId& id, int rank, int world, int queue_pairs) noexcept {
+  bool const peer = id.peer >= world;
+  return {.code = Errc::invalid_argument,
+          .rank = rank,
+          .field = peer ? "peer" : "queue_pair",
+          .value = peer ? id.peer : id.queue_pair,
+          .limit = peer ? world - 1 : queue_pairs - 1,
+          .expected = id.epoch,
+          .hint = "A request names a rank of the world and one of its queue pairs."};
+}
+
 }  // namespace mori_ep::fabric::loopback

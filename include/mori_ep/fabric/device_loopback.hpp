@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+//! @file fabric::DeviceLoopback: a network inside one process that reaches what only a device reaches.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/error.hpp"
+#include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/fabric/fabric.hpp"
+#include "mori_ep/fabric/loopback/errand.hpp"
+#include "mori_ep/fabric/loopback/join.hpp"
+#include "mori_ep/fabric/loopback/ledger.hpp"
+#include "mori_ep/fabric/loopback/options.hpp"
+#include "mori_ep/fabric/loopback/port.hpp"
+
+namespace mori_ep::fabric {
+
+//! @brief One rank's end of it. Models Fabric. Its copies are made by kernels that the endpoint launches, a launch for
+//!        each post(), so arenas may lie in a device's own memory; what a network of several nodes costs on one machine
+//!        is measured with it. It has no faults, delays or time model: fabric::Loopback has.
+//!
+//! The ranks' own kernels wait for what these bring, so a device must have room for both: give the operators a block_num
+//! that leaves a quarter of its multiprocessors free. Endpoints of a device share kStreams streams.
+template <exec::ExecPolicy Exec>
+class DeviceLoopback {
+ public:
+  static constexpr const char* kName = "device loopback";
+  static constexpr Order kOrder = Order::none;  // the blocks of a launch do not wait for each other
+  static constexpr bool kHostCopies = false;
+  static constexpr int kStreams = 8;  // with those of sixteen ranks fewer than a device's 32 queues
+  using Options = LoopbackOptions;
+
+  //! @brief Collective among the ranks of `comm`, which are threads of this process, with their devices current.
+  //!        `arena`, at a multiple of 16 bytes, and `board` are memory that kernels read and write; `owner` keeps them
+  //!        until all ranks' endpoints are gone.
+  //! Errors: as Loopback's; invalid_config for options that only fabric::Loopback has; out_of_memory.
+  static Result<DeviceLoopback> connect(const comm::Communicator& comm, std::span<std::byte> arena,
+                                        std::span<std::byte> board, std::shared_ptr<const void> owner,
+                                        const LoopbackOptions& options = {}) {
+    Status here = options.check(comm.rank(), comm.world());
+    std::unique_ptr<State> state;
+    if (here.ok() && !options.prompt())
+      here = Error{.code = Errc::invalid_config,
+                   .rank = comm.rank(),
+                   .field = "options of faults, delays and speed",
+                   .value = 1,
+                   .limit = 0,
+                   .hint = "fabric::DeviceLoopback has queue_pairs and depth alone. Use fabric::Loopback."};
+    if (here.ok()) {
+      state = std::make_unique<State>(comm.rank(), comm.world(), options);
+      if (state->words == nullptr)
+        here = Error{.code = Errc::out_of_memory,
+                     .rank = comm.rank(),
+                     .field = "bytes for the ends of requests",
+                     .value = static_cast<std::int64_t>(state->bytes()),
+                     .hint = "Free pinned memory, or give a smaller depth."};
+    }
+    auto ports = loopback::join(comm, std::make_shared<loopback::Port>(arena, board, std::move(owner)), kOrder, options,
+                                std::move(here));
+    if (!ports.ok()) return ports.status();
+    state->ports = std::move(*ports);
+    DeviceLoopback end;
+    end.state_ = std::move(state);
+    return Result<DeviceLoopback>(std::move(end));
+  }
+
+  [[nodiscard]] int rank() const noexcept { return state_->rank; }
+  [[nodiscard]] int world() const noexcept { return static_cast<int>(state_->ports.size()); }
+  [[nodiscard]] int queue_pairs() const noexcept { return state_->ledger.per_peer(); }
+  [[nodiscard]] int depth() const noexcept { return static_cast<int>(state_->ledger.depth()); }
+  [[nodiscard]] const Counters& counters(int peer) const noexcept { return state_->ledger.counters(peer); }
+
+  std::size_t post(std::span<const WorkRequest> requests) noexcept {
+    if (requests.empty()) return 0;
+    State& s = *state_;
+    std::uint32_t const queue_pair = s.ledger.index_of(requests.front().id);
+    auto const now = std::chrono::steady_clock::now();
+    std::size_t const taken = std::min<std::size_t>(s.ledger.depth() - s.ledger[queue_pair].held, requests.size());
+    if (taken < requests.size()) s.ledger.refuse(queue_pair);
+    loopback::CarryKernel kernel;
+    int built = 0;
+    for (const WorkRequest& request : requests.first(taken)) {
+      s.ledger.take(request, queue_pair);
+      s.sent[s.next % s.sent.size()] = loopback::Ended{.id = request.id, .queue_pair = queue_pair, .since = now};
+      if (may_go(request, queue_pair)) {
+        kernel.errands[built++] = errand_of(request);
+        if (built == loopback::CarryKernel::kMost) launch(kernel, std::exchange(built, 0), queue_pair);
+      } else {
+        s.tell_end(s.next);
+      }
+      ++s.next;
+    }
+    if (built != 0) launch(kernel, built, queue_pair);
+    return taken;
+  }
+
+  std::size_t poll(std::span<Completion> into) noexcept {
+    State& s = *state_;
+    // In the order of their posts: a stream's launches end in theirs, and the blocks of a launch nearly so.
+    for (; s.first != s.next && s.has_ended(s.first); ++s.first) {
+      loopback::Ended& ended = s.sent[s.first % s.sent.size()];
+      ended.failed = s.ledger[ended.queue_pair].error != nullptr;
+      s.ledger.end(ended);
+    }
+    if (!s.ledger.waiting()) return 0;
+    return s.ledger.poll(into, std::chrono::steady_clock::now(), [](const loopback::Ended&) {});
+  }
+
+ private:
+  using Stream = typename Exec::Stream;
+  //! A stream that threads share.
+  struct Shared {
+    std::mutex mutex;
+    Stream stream;
+  };
+
+  struct State {
+    State(int rank_here, int world, const LoopbackOptions& options)
+        : rank(rank_here),
+          ordinal(Exec::ordinal()),
+          ledger(rank_here, world, options.queue_pairs, options.depth),
+          sent(static_cast<std::size_t>((world * options.queue_pairs + 1) * options.depth)),
+          words(reinterpret_cast<std::uint64_t*>(Exec::allocate_board(bytes()))),
+          shared(stream_of(ordinal, rank_here % kStreams)) {}
+    State(const State&) = delete;
+    State& operator=(const State&) = delete;
+    ~State() {
+      if (first != next) (void)Exec::synchronize(shared->stream);  // arenas and words outlive what is under way
+      if (words != nullptr) Exec::release_board(reinterpret_cast<std::byte*>(words), bytes());
+    }
+    [[nodiscard]] std::size_t bytes() const noexcept { return sent.size() * sizeof(std::uint64_t); }
+    [[nodiscard]] std::uint64_t* word(std::uint64_t request) const noexcept { return words + request % sent.size(); }
+    [[nodiscard]] bool has_ended(std::uint64_t request) const noexcept {
+      return std::atomic_ref<std::uint64_t>(*word(request)).load(std::memory_order_acquire) == request + 1;
+    }
+    void tell_end(std::uint64_t request) const noexcept {
+      std::atomic_ref<std::uint64_t>(*word(request)).store(request + 1, std::memory_order_relaxed);
+    }
+
+    int rank, ordinal;
+    std::vector<std::shared_ptr<loopback::Port>> ports;
+    loopback::Ledger ledger;
+    std::vector<loopback::Ended> sent;  // a ring: each request that a queue pair holds has a place
+    std::uint64_t* words;               // one for each of these, which a kernel writes at its end
+    std::uint64_t first = 0, next = 0;  // requests ever: ended, and sent
+    std::shared_ptr<Shared> shared;
+  };
+
+  static std::shared_ptr<Shared> stream_of(int ordinal, int index) {
+    static std::mutex mutex;
+    static std::weak_ptr<Shared> streams[64][kStreams];
+    std::lock_guard const lock(mutex);
+    std::weak_ptr<Shared>& kept = streams[ordinal % 64][index];
+    std::shared_ptr<Shared> shared = kept.lock();
+    if (shared == nullptr) kept = shared = std::make_shared<Shared>();
+    return shared;
+  }
+
+  //! Says so to the queue pair, if not.
+  bool may_go(const WorkRequest& request, std::uint32_t queue_pair) noexcept {
+    State& s = *state_;
+    const loopback::Port& here = *s.ports[static_cast<std::size_t>(s.rank)];
+    if (queue_pair == s.ledger.nowhere())
+      s.ledger.fail(queue_pair, loopback::address_error(request.id, s.rank, world(), queue_pairs()));
+    else if (!loopback::inside(request, here, *s.ports[request.id.peer]))
+      s.ledger.fail(queue_pair, loopback::bounds_error(request, here, *s.ports[request.id.peer], s.rank));
+    return s.ledger[queue_pair].error == nullptr;
+  }
+
+  [[nodiscard]] loopback::Errand errand_of(const WorkRequest& request) const noexcept {
+    const State& s = *state_;
+    const loopback::Port &here = *s.ports[static_cast<std::size_t>(s.rank)], &there = *s.ports[request.id.peer];
+    loopback::Errand errand{.ended = s.word(s.next), .end = s.next + 1};
+    if (request.id.operation != Operation::signal) {
+      errand.to = there.arena.data() + request.remote_offset;
+      errand.from = here.arena.data() + request.local_offset;
+      errand.bytes = request.bytes;
+    }
+    if (request.id.operation != Operation::put) {
+      errand.word = reinterpret_cast<std::uint64_t*>(there.words_for(request).data() + request.signal_offset);
+      errand.signal = request.signal;
+    }
+    return errand;
+  }
+
+  void launch(const loopback::CarryKernel& kernel, int errands, std::uint32_t queue_pair) noexcept {
+    State& s = *state_;
+    constexpr int kWarps = 16;
+    Status launched = Exec::use_device(s.ordinal);  // the proxy's thread begins on device 0
+    if (launched.ok()) {
+      std::lock_guard const lock(s.shared->mutex);
+      launched =
+          Exec::launch({.blocks = errands, .warps = std::min(kWarps, Exec::default_warps())}, kernel, s.shared->stream);
+    }
+    if (launched.ok()) return;
+    s.ledger.fail(queue_pair, launched.error());
+    for (int i = 0; i < errands; ++i)
+      std::atomic_ref<std::uint64_t>(*kernel.errands[i].ended).store(kernel.errands[i].end, std::memory_order_relaxed);
+  }
+
+  DeviceLoopback() = default;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace mori_ep::fabric
