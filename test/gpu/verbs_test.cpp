@@ -2,7 +2,11 @@
 // A network of cards between GPUs: that it compiles, and what it says where there is no card.
 #include "mori_ep/fabric/verbs.hpp"
 
+#include <cstddef>
+#include <cstdio>
 #include <string>
+
+#include <unistd.h>
 
 #include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
@@ -25,6 +29,33 @@ TEST_CASE("GPUs whose nodes cards should join are an error, by name, or an opera
   });
   REQUIRE(s.message() == "ok");
   REQUIRE(wrong.text() == "");
+}
+
+TEST_CASE("a device's memory has a dmabuf, where the driver gives one, and the host's has none") {
+  constexpr std::size_t kBytes = 1 << 20;
+  std::byte* const arena = Machine::allocate(kBytes);
+  std::byte* const board = Machine::allocate_board(kBytes);
+  REQUIRE(arena != nullptr);
+  REQUIRE(board != nullptr);
+  for (std::size_t const offset : {0u, 512u, 8192u}) {
+    exec::Dmabuf const found = Machine::dmabuf(arena + offset, kBytes - offset);
+    if (found.fd < 0) {
+      std::printf("skipped: this driver gives no dmabuf\n");
+      continue;
+    }
+    char name[64] = {};
+    (void)!::readlink(("/proc/self/fd/" + std::to_string(found.fd)).c_str(), name, sizeof(name) - 1);
+    INFO(name);
+    CHECK(std::string(name).find("dmabuf") != std::string::npos);
+    CHECK(found.offset < 65536);
+    CHECK(found.offset % 512 == offset % 512);
+    ::close(found.fd);
+  }
+  CHECK(Machine::dmabuf(board, kBytes).fd == -1);
+  // No call after it hears of what was refused.
+  CHECK(Machine::copy(board, arena, 16).ok());
+  Machine::release(arena, kBytes);
+  Machine::release_board(board, kBytes);
 }
 
 }  // namespace mori_ep::test

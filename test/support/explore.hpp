@@ -166,6 +166,7 @@ struct ExploreExec {
   static void drain() {}
   static std::uint64_t device() { return 0; }
   static bool host_reaches(const void*) { return true; }
+  static exec::Dmabuf dmabuf(const void*, std::size_t) { return {}; }
   static Status share_memory() { return {}; }
   template <class Kernel, class SharedBytes>
   static exec::Residency residency(SharedBytes&&) {

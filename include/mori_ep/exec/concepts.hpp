@@ -146,6 +146,13 @@ struct ShareableMemory {
   int fd = -1;
 };
 
+//! @brief Memory of a device as drivers of other devices find it: a dmabuf, and where in it the memory begins. The
+//!        descriptor is the caller's to close once they have registered it; -1 where there is none.
+struct Dmabuf {
+  int fd = -1;
+  std::uint64_t offset = 0;
+};
+
 //! @brief Where kernels run. All blocks of one launch are resident together; a stream runs its work in order.
 template <class E>
 concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typename E::StreamRef stream) {
@@ -165,7 +172,8 @@ concept ExecPolicy = requires(std::byte* memory, void* dst, const void* src, typ
   E::release(memory, std::size_t{1});
   { E::allocate_board(std::size_t{1}) } -> std::same_as<std::byte*>;  // the same, and the host may read and write it
   E::release_board(memory, std::size_t{1});
-  { E::host_reaches(src) } -> std::same_as<bool>;  // may the host's threads read and write there?
+  { E::host_reaches(src) } -> std::same_as<bool>;                 // may the host's threads read and write there?
+  { E::dmabuf(src, std::size_t{1}) } -> std::same_as<Dmabuf>;     // of memory that is the device's own
   { E::copy(dst, src, std::size_t{1}) } -> std::same_as<Status>;  // at once, in either direction
   { E::synchronize(stream) } -> std::same_as<Status>;
   { E::share_memory() } -> std::same_as<Status>;  // after allocation: this device may reach its peers' memory

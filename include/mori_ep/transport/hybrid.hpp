@@ -10,11 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "mori_ep/comm/communicator.hpp"
 #include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/attributes.hpp"
+#include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/exec/host/host.hpp"
 #include "mori_ep/exec/signal_word.hpp"
 #include "mori_ep/fabric/command_ring.hpp"
@@ -62,7 +65,7 @@ class NetworkLink {
 
   //! @brief Collective. An error of one rank is the error of all.
   static Result<NetworkLink> connect(const comm::Communicator& comm, Ends ends, const Options& options) {
-    auto fabric = F::connect(comm, ends.arena, ends.board, ends.owner, options);
+    auto fabric = connect_fabric(comm, ends, options);
     if (!fabric.ok()) return fabric.status();
     auto ring = fabric::CommandRing<Exec>::create(kCommands);
     auto host_ring = fabric::CommandRing<exec::Host>::create(
@@ -113,6 +116,20 @@ class NetworkLink {
 
  private:
   static constexpr std::int64_t kCommands = 1 << 10;
+
+  //! A fabric that registers memory with a card is told how the card finds a device's.
+  static Result<F> connect_fabric(const comm::Communicator& comm, const Ends& ends, const Options& options) {
+    if constexpr (requires(exec::Dmabuf of_arena) {
+                    F::connect(comm, ends.arena, ends.board, ends.owner, options, of_arena);
+                  }) {
+      exec::Dmabuf const of_arena = Exec::dmabuf(ends.arena.data(), ends.arena.size());
+      auto fabric = F::connect(comm, ends.arena, ends.board, ends.owner, options, of_arena);
+      if (of_arena.fd >= 0) ::close(of_arena.fd);  // what is registered keeps the memory
+      return fabric;
+    } else {
+      return F::connect(comm, ends.arena, ends.board, ends.owner, options);
+    }
+  }
 
   struct State {
     F fabric;

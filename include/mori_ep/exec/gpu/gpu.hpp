@@ -263,6 +263,12 @@ struct Gpu {
     if (!known) (void)MORI_EP_RT(GetLastError)();
     return known && !is_device_memory(of);
   }
+  static Dmabuf dmabuf(const void* memory, std::size_t bytes) noexcept {
+    OutsideCapture const mode;
+    Dmabuf const found = shared_memory::dmabuf(memory, bytes);
+    (void)MORI_EP_RT(GetLastError)();
+    return found;
+  }
   static bool can_share() noexcept {
     OutsideCapture const mode;
     bool const can = shared_memory::supported();

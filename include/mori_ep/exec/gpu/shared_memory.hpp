@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! @file Memory of a GPU that several processes map: on NVIDIA an allocation that is a descriptor (virtual memory
-//!       management), on AMD one with an IPC handle. Calls act on the calling thread's device.
+//!       management), on AMD one with an IPC handle; and that a network's card reads and writes: a dmabuf. Calls act on the
+//!       calling thread's device.
 #pragma once
 
 #include "mori_ep/exec/gpu/runtime.hpp"
@@ -10,6 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#if defined(__HIP__)
+#include <dlfcn.h>
+#endif
 #include <unistd.h>
 
 #include "mori_ep/exec/concepts.hpp"
@@ -55,6 +59,14 @@ inline void destroy(std::byte* memory, std::size_t) noexcept { (void)hipFree(mem
 }
 inline void unmap(std::byte* memory, std::size_t) noexcept { (void)hipIpcCloseMemHandle(memory); }
 
+//! @brief By the call that ROCr has for it, found at run time: HIP has none of its own before ROCm 7.
+[[nodiscard]] inline Dmabuf dmabuf(const void* memory, std::size_t bytes) noexcept {
+  using Export = int (*)(const void*, std::size_t, int*, std::uint64_t*);
+  auto const get = reinterpret_cast<Export>(::dlsym(RTLD_DEFAULT, "hsa_amd_portable_export_dmabuf"));
+  Dmabuf found;
+  return get != nullptr && get(memory, bytes, &found.fd, &found.offset) == 0 ? found : Dmabuf{};
+}
+
 #else
 
 // An IPC handle would not do: a peer that frees first would leave the others' mappings undefined (the runtime's manual,
@@ -80,6 +92,7 @@ class Driver {
   decltype(&cuMemExportToShareableHandle) to_handle = nullptr;
   decltype(&cuMemImportFromShareableHandle) from_handle = nullptr;
   decltype(&cuDeviceGetAttribute) attribute = nullptr;
+  decltype(&cuMemGetHandleForAddressRange) range_handle = nullptr;  // nullptr before 11.7
 
  private:
   Driver() noexcept
@@ -87,7 +100,9 @@ class Driver {
                   find("cuMemRelease", release) && find("cuMemAddressReserve", reserve) &&
                   find("cuMemAddressFree", unreserve) && find("cuMemMap", map) && find("cuMemUnmap", unmap) &&
                   find("cuMemSetAccess", set_access) && find("cuMemExportToShareableHandle", to_handle) &&
-                  find("cuMemImportFromShareableHandle", from_handle) && find("cuDeviceGetAttribute", attribute)) {}
+                  find("cuMemImportFromShareableHandle", from_handle) && find("cuDeviceGetAttribute", attribute)) {
+    if (!find("cuMemGetHandleForAddressRange", range_handle)) range_handle = nullptr;
+  }
 
   template <class Function>
   static bool find(const char* name, Function& into) noexcept {
@@ -125,6 +140,21 @@ class Driver {
       page = granularity;
   }
   return (bytes + page - 1) / page * page;
+}
+
+//! @brief Of the whole pages in which the memory lies, as the driver wants it: a device's allocations are made of pages.
+[[nodiscard]] inline Dmabuf dmabuf(const void* memory, std::size_t bytes) noexcept {
+  const Driver* const driver = Driver::get();
+  int ordinal = 0, has = 0;
+  if (driver == nullptr || driver->range_handle == nullptr || cudaGetDevice(&ordinal) != cudaSuccess ||
+      driver->attribute(&has, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ordinal) != CUDA_SUCCESS || has == 0)
+    return {};
+  auto const page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)), at = reinterpret_cast<std::uintptr_t>(memory);
+  std::uintptr_t const begin = at / page * page, end = (at + bytes + page - 1) / page * page;
+  int fd = -1;
+  CUresult const got =
+      driver->range_handle(&fd, static_cast<CUdeviceptr>(begin), end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  return got == CUDA_SUCCESS ? Dmabuf{fd, at - begin} : Dmabuf{};
 }
 
 [[nodiscard]] inline bool supported() noexcept {

@@ -50,6 +50,7 @@ struct Host {
   static void drain() noexcept {}                       // never needed: launches are counted (kFreeWaits)
   static std::uint64_t device() noexcept { return 0; }  // threads are plenty: ranks share nothing that runs out
   static bool host_reaches(const void*) noexcept { return true; }
+  static Dmabuf dmabuf(const void*, std::size_t) noexcept { return {}; }
   static Status share_memory() noexcept { return {}; }
   //! @brief Blocks of a launch are threads of its stream, whatever the kernel.
   template <class Kernel, class SharedBytes>

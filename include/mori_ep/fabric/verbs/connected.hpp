@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/fabric/fabric.hpp"
 #include "mori_ep/fabric/request_error.hpp"
 #include "mori_ep/fabric/verbs/endpoint.hpp"
@@ -75,13 +76,19 @@ class VerbsConnected {
     return VerbsConnected(comm.rank(), std::move(end), std::move(cards));
   }
 
-  //! @brief The same, as transports connect: `owner` keeps both memories while the fabric lives.
+  //! @brief The same, as transports connect: `owner` keeps both memories while the fabric lives. `of_arena`: where the
+  //!        arena is a device's own memory.
   static Result<VerbsConnected> connect(const comm::Communicator& comm, std::span<std::byte> arena,
                                         std::span<std::byte> board, std::shared_ptr<const void> owner,
-                                        const Options& options = {}) noexcept {
-    auto fabric =
-        connect(comm, {.base = arena.data(), .bytes = arena.size(), .board = board.data(), .board_bytes = board.size()},
-                options);
+                                        const Options& options = {}, const exec::Dmabuf& of_arena = {}) noexcept {
+    auto fabric = connect(comm,
+                          {.base = arena.data(),
+                           .bytes = arena.size(),
+                           .dmabuf_fd = of_arena.fd,
+                           .dmabuf_offset = of_arena.offset,
+                           .board = board.data(),
+                           .board_bytes = board.size()},
+                          options);
     if (fabric.ok()) fabric->owner_ = std::move(owner);
     return fabric;
   }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/fabric/fabric.hpp"
 #include "mori_ep/fabric/verbs/options.hpp"
 
@@ -33,7 +34,8 @@ class VerbsMissing {
         .with_text("missing");
   }
   static Result<VerbsMissing> connect(const comm::Communicator& comm, std::span<std::byte>, std::span<std::byte>,
-                                      std::shared_ptr<const void>, const Options& = {}) noexcept {
+                                      std::shared_ptr<const void>, const Options& = {},
+                                      const exec::Dmabuf& = {}) noexcept {
     return connect(comm, Arena{});
   }
   [[nodiscard]] int rank() const noexcept { return 0; }
