@@ -113,7 +113,7 @@ std::vector<Problem> make_problems(const Options& o) {
   }
 
   // Where kernels are a network, too, those of the ranks leave it room (fabric::DeviceLoopback).
-  constexpr int kBlocksBesideCarriers = 4;
+  constexpr int kBlocksBesideCarriers = 8;
   int const blocks = o.blocks == 0 && !on_host && o.schedule != "intranode" ? kBlocksBesideCarriers : o.blocks;
   std::vector<Problem> problems;
   for (auto const& dtype : o.dtypes)
@@ -132,6 +132,7 @@ std::vector<Problem> make_problems(const Options& o) {
                               .nodes = o.nodes,
                               .routing = o.routing,
                               .external = o.external,
+                              .rows_per_put = o.rows_per_put,
                               .launch = {.block_num = blocks, .warp_per_block = o.warps},
                               .iterations = o.iterations,
                               .warmup = o.warmup,

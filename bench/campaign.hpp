@@ -41,6 +41,7 @@ struct Options {
   std::string routing = "uniform";
   bool external = false;
   int blocks = 0, warps = 0;
+  int rows_per_put = 0;
   int iterations = 50, warmup = 5;
   std::uint64_t seed = 1;
   std::string exec = "host";

@@ -38,8 +38,9 @@ if ((devices == 1)); then
   measure graph-warm 8 --graph --l2 warm
   measure eager 8
   measure eager-external 8 --external
+  cp "$written" "$table"  # whatever becomes of what follows
   tokens=${NODES_TOKENS-128,1024,4096}
-  for blocks in 4 6; do measure "v1-$blocks-blocks" 16 --schedule v1 --nodes 2 --blocks "$blocks" --warps 16; done
+  measure v1 16 --schedule v1 --nodes 2 --warps 16
 else
   table=$folder/$(date +%F)-cuda-$devices-devices.txt tokens=${TOKENS-1,16,128,1024,4096}
   measure "$devices-graph" "$devices" --graph

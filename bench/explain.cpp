@@ -44,8 +44,8 @@ Columns of `run`
   mix        GB/s over what the row loops give for the phase's own mix of reads and writes, byte by byte:
                d: 1 read 5 written; c: 5 read 1 written, --external: staging as memcpy; d+c: each part in its loop
              few tokens have exactly five destinations: 1 is near the bound, not the bound
-             between nodes each row that crosses is also written for the network, read and written by it, and read where
-             it arrives: four times its bytes as memcpy, in d and in c
+             between nodes rows that cross move more often, as memcpy does, in d and in c: with v1 they are written for
+             the network, read and written by it, and read where they arrive (4 x), with internode twice less
   ceiling    memcpy by as many threads as the ranks have cores, each with its own buffers, together far beyond the
              last-level cache where memory allows; bytes counted read + written; median of the samples taken before
              and after all configurations, in this run

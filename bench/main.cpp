@@ -122,12 +122,15 @@ void choose_network(Options& o) {
   bool const near = o.schedule == "intranode";
   if (near && (o.nodes > 1 || !o.transport.empty()))
     throw UsageError("--nodes and --transport go with --schedule internode or v1.");
+  if (o.schedule != "v1" && o.rows_per_put != 0) throw UsageError("--rows-per-put goes with --schedule v1.");
   if (o.transport.empty()) o.transport = near ? "xgmi" : "loopback";
   if (o.nodes == 0) o.nodes = near ? 1 : 2;
   if (near) return;
   bool const on_gpus = o.exec != "host";
   if (on_gpus && (o.schedule != "v1" || o.transport != "loopback"))
     throw UsageError("--exec " + o.exec + " goes with --schedule intranode, or v1 over --transport loopback.");
+  if (on_gpus && (o.world > 16 || o.devices > 1))
+    throw UsageError("--exec " + o.exec + " --schedule v1 is for 16 ranks at most, on one device: give --world 16.");
   if (o.nodes > o.world)
     throw UsageError("--nodes " + std::to_string(o.nodes) + " of " + std::to_string(o.world) +
                      " ranks: a node has at least one.");
@@ -183,6 +186,9 @@ int main(int argc, char** argv) {
   run->add_option("--transport", run_options.transport,
                   "Between nodes: loopback, a network inside this process (default), or verbs, RDMA, with bf16")
       ->check(CLI::IsMember({"loopback", "verbs"}));
+  run->add_option("--rows-per-put", run_options.rows_per_put, "v1: rows of a chunk; 0: as many as 256 KiB hold")
+      ->check(whole_number(0, 1 << 20))
+      ->capture_default_str();
   run->add_flag("--stats", run_options.stats, "Also what each rank put to each peer (table, json)");
   bool zero_copy = false;
   auto* external =

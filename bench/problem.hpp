@@ -35,6 +35,7 @@ struct Config {
   int nodes = 1;  //!< of ranks side by side; the last may have fewer
   std::string routing;
   bool external = false;  //!< combine stages its rows from a buffer of the caller's
+  int rows_per_put = 0;
   mori_ep::launch::LaunchParams launch;
   int iterations = 0;
   int warmup = 0;
@@ -137,10 +138,11 @@ class Problem {
   [[nodiscard]] double staging_bytes() const noexcept {
     return config_.external ? 2.0 * static_cast<double>(rows_ * config_.row_bytes()) : 0.0;
   }
-  //! @brief What rows that cross between nodes add to either phase: they are written to where the network takes them,
-  //!        read and written by it, and read where it brings them.
+  //! @brief What rows that cross between nodes add to either phase. InterNodeV1: they are written to where the network
+  //!        takes them, read and written by it, and read where it brings them; InterNode: the network reads from where
+  //!        the rows of combine lie, and writes to where those of dispatch are wanted.
   [[nodiscard]] double hop_bytes() const noexcept {
-    return 4.0 * static_cast<double>(crossing() * config_.row_bytes());
+    return (config_.schedule == "v1" ? 4.0 : 2.0) * static_cast<double>(crossing() * config_.row_bytes());
   }
   [[nodiscard]] std::size_t tokens() const noexcept { return static_cast<std::size_t>(config_.tokens); }
 

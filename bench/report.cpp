@@ -418,6 +418,7 @@ void print_json(std::ostream& out, const Report& report) {
                    {"phases", phases_json(row.mori.phases, ceiling, mix)}};
     result["config"]["transport"] = c.transport;
     result["config"]["nodes"] = c.nodes;
+    if (c.schedule == "v1") result["config"]["rows_per_put"] = c.rows_per_put;
     if (row.mori.wire) {
       const Wire& w = *row.mori.wire;
       result["nodes"] = {{"rows_received", row.rows}, {"token_node_pairs", row.pairs}, {"rows_crossing", row.crossing}};

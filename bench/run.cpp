@@ -19,6 +19,7 @@ mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
           .num_experts_per_rank = c.experts_per_rank(),
           .num_experts_per_token = c.topk,
           .num_experts = c.experts,
+          .rows_per_put = c.rows_per_put,
           .block_num = c.launch.block_num,
           .warp_num_per_block = c.launch.warp_per_block};
 }

@@ -13,6 +13,9 @@ foreach(case IN ITEMS
         "--exec cuda --schedule internode -> --exec cuda goes with --schedule intranode, or v1 over --transport loopback"
         "--exec cuda --schedule v1 --transport verbs -> --exec cuda goes with --schedule intranode, or v1"
         "--exec cuda --schedule v1 --dtype fp32 -> --exec cuda --schedule v1 goes with --dtype bf16, not fp32"
+        "--exec cuda --schedule v1 --world 32 -> for 16 ranks at most, on one device"
+        "--exec cuda --schedule v1 --devices 2 -> for 16 ranks at most, on one device"
+        "--schedule internode --rows-per-put 3 -> --rows-per-put goes with --schedule v1"
         "--experts 7 --world 2 -> --experts 7 is not a multiple of --world 2")
   string(FIND "${case}" " -> " middle)
   string(SUBSTRING "${case}" 0 ${middle} options)

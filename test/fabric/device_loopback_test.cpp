@@ -95,6 +95,15 @@ TEST_CASE("an endpoint that goes waits for what its kernels carry") {
 TEST_CASE("a request out of bounds fails its queue pair, and nothing of it is written") {
   World world(2, 4096, {.queue_pairs = 2});
   auto& end = world.end(0);
+  std::fill_n(world.arena(0), 4096, std::byte{5});
+  WorkRequest const before[] = {request(Operation::put_signal, 1, 0, 2048, 64, 0),
+                                request(Operation::put, 1, 1, kSignals, 4096)};
+  REQUIRE(end.post(before) == 2);
+  auto const one_of_two = poll_until(end, 2);  // what was carried is not told to have failed
+  REQUIRE(one_of_two.size() == 2);
+  for (const auto& completion : one_of_two) REQUIRE(completion.status.ok() == (completion.id.sequence == 0));
+  REQUIRE(Guarded::all(world.arena(1) + 2048, 64, std::byte{5}));
+  std::fill_n(world.arena(1), 4096, std::byte{0});
   WorkRequest const wrong[] = {request(Operation::put, 1, 0, 4096 - 8, 16),
                                request(Operation::put, 1, 1, kSignals, 16)};
   REQUIRE(end.post(wrong) == 2);
@@ -102,7 +111,7 @@ TEST_CASE("a request out of bounds fails its queue pair, and nothing of it is wr
   REQUIRE(told.size() == 2);
   for (const auto& completion : told) {
     Complaints complaints;
-    complaints.refused(completion.status, Errc::invalid_argument, "local_offset + bytes", 4104, 4096);
+    complaints.refused(completion.status, Errc::invalid_argument, "local_offset + bytes", 5120, 4096);
     REQUIRE(complaints.text() == "");
   }
   REQUIRE(Guarded::all(world.arena(1), 4096, std::byte{0}));

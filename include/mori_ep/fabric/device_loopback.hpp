@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,8 @@ namespace mori_ep::fabric {
 //!        is measured with it. It has no faults, delays or time model: fabric::Loopback has.
 //!
 //! The ranks' own kernels wait for what these bring, so a device must have room for both: give the operators a block_num
-//! that leaves a quarter of its multiprocessors free. Endpoints of a device share kStreams streams.
+//! that leaves a quarter of its multiprocessors free. Endpoints of a device share kStreams streams; kernels must be loaded
+//! (CUDA_MODULE_LOADING=EAGER) and streams have queues of their own (CUDA_DEVICE_MAX_CONNECTIONS=32).
 template <exec::ExecPolicy Exec>
 class DeviceLoopback {
  public:
@@ -43,7 +45,8 @@ class DeviceLoopback {
   //! @brief Collective among the ranks of `comm`, which are threads of this process, with their devices current.
   //!        `arena`, at a multiple of 16 bytes, and `board` are memory that kernels read and write; `owner` keeps them
   //!        until all ranks' endpoints are gone.
-  //! Errors: as Loopback's; invalid_config for options that only fabric::Loopback has; out_of_memory.
+  //! Errors: as Loopback's; invalid_config for options that only fabric::Loopback has; out_of_memory; invalid_argument
+  //! naming a rank whose device this one's does not reach.
   static Result<DeviceLoopback> connect(const comm::Communicator& comm, std::span<std::byte> arena,
                                         std::span<std::byte> board, std::shared_ptr<const void> owner,
                                         const LoopbackOptions& options = {}) {
@@ -69,6 +72,7 @@ class DeviceLoopback {
                                 std::move(here));
     if (!ports.ok()) return ports.status();
     state->ports = std::move(*ports);
+    if (Status s = check_reach(comm); !s.ok()) return s;
     DeviceLoopback end;
     end.state_ = std::move(state);
     return Result<DeviceLoopback>(std::move(end));
@@ -91,16 +95,17 @@ class DeviceLoopback {
     int built = 0;
     for (const WorkRequest& request : requests.first(taken)) {
       s.ledger.take(request, queue_pair);
-      s.sent[s.next % s.sent.size()] = loopback::Ended{.id = request.id, .queue_pair = queue_pair, .since = now};
-      if (may_go(request, queue_pair)) {
+      bool const goes = may_go(request, queue_pair);
+      s.sent[s.next % s.sent.size()] =
+          loopback::Ended{.id = request.id, .queue_pair = queue_pair, .failed = !goes, .since = now};
+      if (goes)
         kernel.errands[built++] = errand_of(request);
-        if (built == loopback::CarryKernel::kMost) launch(kernel, std::exchange(built, 0), queue_pair);
-      } else {
+      else
         s.tell_end(s.next);
-      }
       ++s.next;
+      if (built == loopback::CarryKernel::kMost) launch(kernel, std::exchange(built, 0));
     }
-    if (built != 0) launch(kernel, built, queue_pair);
+    if (built != 0) launch(kernel, built);
     return taken;
   }
 
@@ -108,9 +113,7 @@ class DeviceLoopback {
     State& s = *state_;
     // In the order of their posts: a stream's launches end in theirs, and the blocks of a launch nearly so.
     for (; s.first != s.next && s.has_ended(s.first); ++s.first) {
-      loopback::Ended& ended = s.sent[s.first % s.sent.size()];
-      ended.failed = s.ledger[ended.queue_pair].error != nullptr;
-      s.ledger.end(ended);
+      s.ledger.end(s.sent[s.first % s.sent.size()]);
     }
     if (!s.ledger.waiting()) return 0;
     return s.ledger.poll(into, std::chrono::steady_clock::now(), [](const loopback::Ended&) {});
@@ -121,7 +124,12 @@ class DeviceLoopback {
   //! A stream that threads share.
   struct Shared {
     std::mutex mutex;
-    Stream stream;
+    Stream stream = [] {
+      if constexpr (std::is_constructible_v<Stream, exec::Urgent>)
+        return Stream(exec::Urgent{});
+      else
+        return Stream();
+    }();
   };
 
   struct State {
@@ -131,7 +139,9 @@ class DeviceLoopback {
           ledger(rank_here, world, options.queue_pairs, options.depth),
           sent(static_cast<std::size_t>((world * options.queue_pairs + 1) * options.depth)),
           words(reinterpret_cast<std::uint64_t*>(Exec::allocate_board(bytes()))),
-          shared(stream_of(ordinal, rank_here % kStreams)) {}
+          shared(stream_of(ordinal, rank_here % kStreams)) {
+      (void)Exec::template prepare<loopback::CarryKernel>();  // not while ranks' kernels wait for its first launch
+    }
     State(const State&) = delete;
     State& operator=(const State&) = delete;
     ~State() {
@@ -193,7 +203,7 @@ class DeviceLoopback {
     return errand;
   }
 
-  void launch(const loopback::CarryKernel& kernel, int errands, std::uint32_t queue_pair) noexcept {
+  void launch(const loopback::CarryKernel& kernel, int errands) noexcept {
     State& s = *state_;
     constexpr int kWarps = 16;
     Status launched = Exec::use_device(s.ordinal);  // the proxy's thread begins on device 0
@@ -202,10 +212,44 @@ class DeviceLoopback {
       launched =
           Exec::launch({.blocks = errands, .warps = std::min(kWarps, Exec::default_warps())}, kernel, s.shared->stream);
     }
-    if (launched.ok()) return;
-    s.ledger.fail(queue_pair, launched.error());
-    for (int i = 0; i < errands; ++i)
-      std::atomic_ref<std::uint64_t>(*kernel.errands[i].ended).store(kernel.errands[i].end, std::memory_order_relaxed);
+    if (!launched.ok()) give_up(launched.error());
+  }
+  //! A launch failed: of this one's requests nothing moves, and a kernel before it may have died on the way. What has
+  //! not ended once the stream has come to its end has failed.
+  void give_up(Error error) noexcept {
+    State& s = *state_;
+    (void)Exec::synchronize(s.shared->stream);
+    error.rank = s.rank;
+    for (std::uint64_t request = s.first; request != s.next; ++request) {
+      if (s.has_ended(request)) continue;
+      loopback::Ended& ended = s.sent[request % s.sent.size()];
+      error.peer = ended.id.peer;
+      s.ledger.fail(ended.queue_pair, error);
+      ended.failed = true;
+      s.tell_end(request);
+    }
+  }
+
+  static Status check_reach(const comm::Communicator& comm) noexcept {
+    struct Device {
+      int ordinal;
+      std::uint64_t reachable;
+    };
+    Device const mine{Exec::ordinal(), Exec::reachable()};
+    std::vector<Device> all(static_cast<std::size_t>(comm.world()));
+    if (Status s = comm.all_gather(&mine, all.data(), sizeof(mine)); !s.ok()) return s;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      for (std::size_t peer = 0; peer < all.size(); ++peer)
+        if ((all[rank].reachable >> (all[peer].ordinal % 64) & 1) == 0)
+          return Error{
+              .code = Errc::invalid_argument,
+              .phase = Phase::create,
+              .rank = static_cast<int>(rank),
+              .peer = static_cast<int>(peer),
+              .field = "peer access to device",
+              .value = all[peer].ordinal,
+              .hint = "Kernels carry from each rank's arena to every other's. Use devices that reach each other."};
+    return {};
   }
 
   DeviceLoopback() = default;

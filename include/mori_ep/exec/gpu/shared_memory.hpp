@@ -120,8 +120,11 @@ class Driver {
   bool complete_;
 };
 
-[[nodiscard]] inline CUmemAllocationProp on_device(int ordinal) noexcept {
+[[nodiscard]] inline CUmemAllocationProp on_device(const Driver& driver, int ordinal) noexcept {
   CUmemAllocationProp prop{};
+  int by_cards = 0;  // may network cards read and write such an allocation?
+  if (driver.attribute(&by_cards, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, ordinal) == CUDA_SUCCESS)
+    prop.allocFlags.gpuDirectRDMACapable = by_cards != 0 ? 1 : 0;
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
@@ -134,7 +137,7 @@ class Driver {
   (void)cudaGetDeviceCount(&devices);
   std::size_t page = 1;
   for (int ordinal = 0; ordinal < devices; ++ordinal) {
-    CUmemAllocationProp const prop = on_device(ordinal);
+    CUmemAllocationProp const prop = on_device(driver, ordinal);
     std::size_t granularity = 0;
     if (driver.granularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS && granularity > page)
       page = granularity;
@@ -210,7 +213,7 @@ inline void destroy(std::byte* memory, std::size_t bytes) noexcept { unmap(memor
   const Driver& driver = *Driver::get();
   int ordinal = 0, fd = -1;
   (void)cudaGetDevice(&ordinal);
-  CUmemAllocationProp const prop = on_device(ordinal);
+  CUmemAllocationProp const prop = on_device(driver, ordinal);
   std::size_t const size = whole_pages(driver, bytes);
   CUmemGenericAllocationHandle allocation{};
   if (driver.create(&allocation, size, &prop, 0) != CUDA_SUCCESS) return {};

@@ -72,7 +72,7 @@ inline Result<std::vector<std::shared_ptr<Port>>> join(const comm::Communicator&
                    .rank = comm.rank(),
                    .field = "rank of another process",
                    .value = r,
-                   .hint = "fabric::Loopback connects threads of one process. Use fabric::Verbs between processes."};
+                   .hint = "A loopback connects threads of one process. Use fabric::Verbs between processes."};
   if (here.ok()) here = options.check(comm.rank(), comm.world());
   if (here.ok()) here = check_arena(comm, port->arena);
   Entry const mine{&port, &options, order, here.error()};
