@@ -30,9 +30,12 @@ namespace mori_ep::fabric {
 //!        each post(), so arenas may lie in a device's own memory; what a network of several nodes costs on one machine
 //!        is measured with it. It has no faults, delays or time model: fabric::Loopback has.
 //!
-//! The ranks' own kernels wait for what these bring, so a device must have room for both: give the operators a block_num
-//! that leaves a quarter of its multiprocessors free. Endpoints of a device share kStreams streams; kernels must be loaded
-//! (CUDA_MODULE_LOADING=EAGER) and streams have queues of their own (CUDA_DEVICE_MAX_CONNECTIONS=32).
+//! The ranks' own kernels wait for what these bring:
+//! Room      give the operators a block_num that leaves a quarter of a device's multiprocessors free.
+//! Queues    endpoints of a device share kStreams streams; load kernels early and give streams queues of their own, as
+//!           for ranks that share a device (CUDA_MODULE_LOADING=EAGER, CUDA_DEVICE_MAX_CONNECTIONS=32).
+//! Ends      destroy, recover and allocate only when all ranks' work has ended: what frees memory waits for the device,
+//!           and the runtime holds back launches meanwhile, these among them.
 template <exec::ExecPolicy Exec>
 class DeviceLoopback {
  public:
