@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "mori_ep/transport/hybrid.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/mman.h>
 
 #include "mori_ep/comm/local_world.hpp"
 #include "mori_ep/fabric/loopback.hpp"
+#include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
 #include "support/expect.hpp"
 
@@ -44,7 +49,64 @@ struct Registering : fabric::Loopback<> {
   }
 };
 
+//! Counts what goes by each queue pair of rank 0.
+struct Counting : fabric::Loopback<fabric::Order::none> {
+  using Base = fabric::Loopback<fabric::Order::none>;
+  static inline std::atomic<int> posted[4];
+  explicit Counting(Base&& fabric) noexcept : Base(std::move(fabric)) {}
+  static Result<Counting> connect(const comm::Communicator& comm, std::span<std::byte> arena,
+                                  std::span<std::byte> board, std::shared_ptr<const void> owner,
+                                  const Options& options) {
+    auto fabric = Base::connect(comm, arena, board, std::move(owner), options);
+    if (!fabric.ok()) return fabric.status();
+    return Result<Counting>(Counting(std::move(*fabric)));
+  }
+  std::size_t post(std::span<const fabric::WorkRequest> requests) noexcept {
+    std::size_t const taken = Base::post(requests);
+    for (const fabric::WorkRequest& r : requests.first(taken))
+      if (rank() == 0 && r.id.operation == fabric::Operation::put_signal) ++posted[r.id.queue_pair];
+    return taken;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("chunks take turns among the queue pairs to a peer") {
+  using Ep = EpDispatchCombine<transport::Hybrid<Counting>, schedule::InterNodeV1, quant::None<bf16>, exec::Host>;
+  constexpr int kTokens = 30, kHidden = 8;
+  Complaints wrong;
+  Status const s = comm::LocalWorld(2, 1).run([&](comm::Communicator& comm) -> Status {
+    auto op = Ep::create(comm,
+                         {.hidden_dim = kHidden,
+                          .max_num_inp_token_per_rank = kTokens,
+                          .num_experts_per_rank = 1,
+                          .num_experts_per_token = 1,
+                          .rows_per_put = 1},
+                         {}, -1, {.queue_pairs = 3});
+    if (!op.ok()) return op.status();
+    exec::Host::Stream stream;
+    std::vector<bf16> const x(kTokens * kHidden, bf16(2.0f));
+    std::vector<bf16> y(x.size());
+    std::vector<std::int32_t> const ids(kTokens, 1 - comm.rank());
+    auto got = op->dispatch({.input = {x.data(), kTokens, kHidden}, .indices = {ids.data(), kTokens, 1}}, stream);
+    if (!got.ok()) return got.status();
+    Status const back =
+        op->combine(std::move(got->ticket), {.input = got->rows, .output = {y.data(), kTokens, kHidden}}, stream);
+    stream.synchronize();
+    wrong.expect(back.ok() && op->status().ok(), back.message() + op->status().message());
+    wrong.expect(std::all_of(y.begin(), y.end(), [](bf16 v) { return static_cast<float>(v) == 2.0f; }), "other sums");
+    return comm.barrier();
+  });
+  REQUIRE(s.message() == "ok");
+  REQUIRE(wrong.text() == "");
+  // 30 chunks there and 30 sums back, and a few counts.
+  for (int i = 0; i < 3; ++i) {
+    INFO("queue pair " << i);
+    CHECK(Counting::posted[i] >= 20);
+    CHECK(Counting::posted[i] <= 30);
+  }
+  CHECK(Counting::posted[3] == 0);
+}
 
 TEST_CASE("a fabric that registers memory gets the arena's dmabuf, which is closed behind it") {
   Complaints wrong;

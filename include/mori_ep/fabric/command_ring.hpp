@@ -37,6 +37,7 @@ struct CommandRingRef {
   std::uint64_t* known_tail = nullptr;  //!< near the kernels: what one of them last read there
   std::uint32_t* head = nullptr;        //!< near the kernels: the next command's number
   std::uint32_t capacity = 0;           //!< a power of two
+  std::uint32_t queue_pairs = 1;        //!< to each peer, of the fabric behind it: what a writer may choose among
 
   //! @brief Adds a request, which Command::holds; called by a whole warp, the result is lane 0's.
   //!

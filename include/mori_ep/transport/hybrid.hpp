@@ -104,7 +104,11 @@ class NetworkLink {
     return Result<NetworkLink>(std::move(link));
   }
 
-  [[nodiscard]] fabric::CommandRingRef ring() const noexcept { return state_->ring.ref(); }
+  [[nodiscard]] fabric::CommandRingRef ring() const noexcept {
+    fabric::CommandRingRef ref = state_->ring.ref();
+    ref.queue_pairs = static_cast<std::uint32_t>(state_->fabric.queue_pairs());
+    return ref;
+  }
   //! @brief What this rank has asked for `peer`. Any thread asks, at any time.
   [[nodiscard]] fabric::Traffic traffic(int peer) const noexcept { return state_->fabric.counters(peer).now(); }
   //! @brief The first error that the network has had with any peer. Any thread asks.

@@ -51,23 +51,26 @@ struct FaultPort {
     std::size_t from = 0, there = 0, bytes = 0;
   };
   //! @brief Asks the network to put a run of bytes to far rank `to`, and to say so there; only to say so, when there are
-  //!        none. Waits while there is no room for it; records a fault when none comes. Called by a whole warp, after the
+  //!        none. Signals that lie side by side go by different queue pairs, since a put_signal speaks for its own bytes
+  //!        and needs no order with others. Waits while there is no room for it; records a fault when none comes. Called by a whole warp, after the
   //!        bytes have been flushed.
   template <exec::KernelContext Ctx>
   MORI_EP_BODY MORI_EP_HD void put_far(Ctx& ctx, std::int32_t to, const Run& run, std::size_t signal_offset,
                                        std::uint32_t epoch, Phase phase) const {
     bool const some = run.bytes != 0;
-    fabric::Pushed const pushed =
-        peers.ring.push(ctx,
-                        {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
-                                .peer = static_cast<std::uint16_t>(to),
-                                .epoch = epoch},
-                         .local_offset = some ? run.from : 0,
-                         .remote_offset = some ? run.there : 0,
-                         .bytes = run.bytes,
-                         .signal_offset = signal_offset,
-                         .signal = exec::signal_word(epoch, 0)},
-                        limits(-1));
+    fabric::Pushed const pushed = peers.ring.push(
+        ctx,
+        {.id = {.operation = some ? fabric::Operation::put_signal : fabric::Operation::signal,
+                .queue_pair = static_cast<std::uint8_t>(
+                    static_cast<std::uint32_t>(signal_offset / sizeof(std::uint64_t)) % peers.ring.queue_pairs),
+                .peer = static_cast<std::uint16_t>(to),
+                .epoch = epoch},
+         .local_offset = some ? run.from : 0,
+         .remote_offset = some ? run.there : 0,
+         .bytes = run.bytes,
+         .signal_offset = signal_offset,
+         .signal = exec::signal_word(epoch, 0)},
+        limits(-1));
     if (ctx.lane() == 0 && pushed.wait.end != exec::WaitEnd::arrived) report(ctx, pushed.wait, epoch, phase, to);
   }
 
@@ -78,8 +81,12 @@ struct FaultPort {
   }
 
   MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
-    return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
-            peers.world, peer, PeerRef::kFar};
+    return {timeout_ns,
+            &peers.template mine<FaultGate>(gate)->failed,
+            boards.template mine<std::uint64_t>(notices),
+            peers.world,
+            peer,
+            PeerRef::kFar};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
