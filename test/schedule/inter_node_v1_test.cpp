@@ -231,6 +231,7 @@ TEST_CASE("more warps than a rank has parts of rows, and more windows than one")
   c.num_experts_per_rank = 1;
   c.num_experts_per_token = 2;
   c.block_num = 1;
+  c.timeout_ms = 600000;  // 530 threads of one rank take turns on few cores
   Plan plan{.setup = setup, .calls = {}, .steps = {}};
   std::vector<int> counts(64, 0);
   counts[5] = 517;
