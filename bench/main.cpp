@@ -58,7 +58,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--warmup", o.warmup, "Iterations before those")
       ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--blocks", o.blocks, "Blocks per launch; 0: the machine's default")
+  app.add_option("--blocks", o.blocks, "Blocks per launch; 0: the machine's default (8 with --exec cuda --schedule v1)")
       ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--warps", o.warps, "Warps (threads, on the host) per block; 0: the machine's default")

@@ -146,10 +146,6 @@ struct ShareableMemory {
   int fd = -1;
 };
 
-//! @brief Given to a stream whose work others wait for inside kernels: where a machine has priorities its kernels go
-//!        first, and no queue of the hardware's holds them back behind theirs.
-struct Urgent {};
-
 //! @brief Memory of a device as drivers of other devices find it: a dmabuf, and where in it the memory begins. The
 //!        descriptor is the caller's to close once they have registered it; -1 where there is none.
 struct Dmabuf {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -115,9 +114,7 @@ class DeviceLoopback {
   std::size_t poll(std::span<Completion> into) noexcept {
     State& s = *state_;
     // In the order of their posts: a stream's launches end in theirs, and the blocks of a launch nearly so.
-    for (; s.first != s.next && s.has_ended(s.first); ++s.first) {
-      s.ledger.end(s.sent[s.first % s.sent.size()]);
-    }
+    for (; s.first != s.next && s.has_ended(s.first); ++s.first) s.ledger.end(s.sent[s.first % s.sent.size()]);
     if (!s.ledger.waiting()) return 0;
     return s.ledger.poll(into, std::chrono::steady_clock::now(), [](const loopback::Ended&) {});
   }
@@ -127,12 +124,7 @@ class DeviceLoopback {
   //! A stream that threads share.
   struct Shared {
     std::mutex mutex;
-    Stream stream = [] {
-      if constexpr (std::is_constructible_v<Stream, exec::Urgent>)
-        return Stream(exec::Urgent{});
-      else
-        return Stream();
-    }();
+    Stream stream;
   };
 
   struct State {
@@ -153,9 +145,11 @@ class DeviceLoopback {
     }
     [[nodiscard]] std::size_t bytes() const noexcept { return sent.size() * sizeof(std::uint64_t); }
     [[nodiscard]] std::uint64_t* word(std::uint64_t request) const noexcept { return words + request % sent.size(); }
+    //! Acquires what CarryKernel released at its end: the request's source may be written again.
     [[nodiscard]] bool has_ended(std::uint64_t request) const noexcept {
       return std::atomic_ref<std::uint64_t>(*word(request)).load(std::memory_order_acquire) == request + 1;
     }
+    //! Of a request that no kernel carries. The thread that polls it tells itself: nothing to order.
     void tell_end(std::uint64_t request) const noexcept {
       std::atomic_ref<std::uint64_t>(*word(request)).store(request + 1, std::memory_order_relaxed);
     }

@@ -81,9 +81,13 @@ struct Gpu {
   //! the first launch is here, one thread at a time.
   class Stream {
    public:
-    Stream() noexcept : Stream(false) {}
-    //! @brief Of the highest priority. CUDA's queues are of one priority each.
-    explicit Stream(Urgent) noexcept : Stream(true) {}
+    Stream() noexcept {
+      std::lock_guard const lock(one_at_a_time());
+      OutsideCapture const mode;
+      if (MORI_EP_RT(StreamCreateWithFlags)(&handle_, MORI_EP_RT(StreamNonBlocking)) == kRtSuccess &&
+          launch({.blocks = 1, .warps = 1}, FirstLaunch{}, handle_).ok())
+        (void)MORI_EP_RT(StreamSynchronize)(handle_);
+    }
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
     ~Stream() { (void)MORI_EP_RT(StreamDestroy)(handle_); }
@@ -94,16 +98,6 @@ struct Gpu {
     }
 
    private:
-    explicit Stream(bool urgent) noexcept {
-      std::lock_guard const lock(one_at_a_time());
-      OutsideCapture const mode;
-      int lowest = 0, highest = 0;
-      if (urgent) (void)MORI_EP_RT(DeviceGetStreamPriorityRange)(&lowest, &highest);
-      if (MORI_EP_RT(StreamCreateWithPriority)(&handle_, MORI_EP_RT(StreamNonBlocking), highest) == kRtSuccess &&
-          launch({.blocks = 1, .warps = 1}, FirstLaunch{}, handle_).ok())
-        (void)MORI_EP_RT(StreamSynchronize)(handle_);
-    }
-
     RtStream handle_ = nullptr;
   };
   class StreamRef {

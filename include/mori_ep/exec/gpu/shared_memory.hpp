@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! @file Memory of a GPU that several processes map: on NVIDIA an allocation that is a descriptor (virtual memory
-//!       management), on AMD one with an IPC handle; and that a network's card reads and writes: a dmabuf. Calls act on the
-//!       calling thread's device.
+//!       management), on AMD one with an IPC handle; and that a network's card reads and writes: a dmabuf. Calls act on
+//!       the calling thread's device.
 #pragma once
 
 #include "mori_ep/exec/gpu/runtime.hpp"

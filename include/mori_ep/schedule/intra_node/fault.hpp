@@ -51,9 +51,10 @@ struct FaultPort {
     std::size_t from = 0, there = 0, bytes = 0;
   };
   //! @brief Asks the network to put a run of bytes to far rank `to`, and to say so there; only to say so, when there are
-  //!        none. Signals that lie side by side go by different queue pairs, since a put_signal speaks for its own bytes
-  //!        and needs no order with others. Waits while there is no room for it; records a fault when none comes. Called by a whole warp, after the
-  //!        bytes have been flushed.
+  //!        none. Signals that lie side by side go by different queue pairs: a put_signal speaks for its own bytes and
+  //!        needs no order with others, and what is written to one word always goes by one queue pair. Waits while there
+  //!        is no room for it; records a fault when none comes. Called by a whole warp, after the bytes have been
+  //!        flushed.
   template <exec::KernelContext Ctx>
   MORI_EP_BODY MORI_EP_HD void put_far(Ctx& ctx, std::int32_t to, const Run& run, std::size_t signal_offset,
                                        std::uint32_t epoch, Phase phase) const {
@@ -81,12 +82,8 @@ struct FaultPort {
   }
 
   MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
-    return {timeout_ns,
-            &peers.template mine<FaultGate>(gate)->failed,
-            boards.template mine<std::uint64_t>(notices),
-            peers.world,
-            peer,
-            PeerRef::kFar};
+    return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
+            peers.world, peer, PeerRef::kFar};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will
