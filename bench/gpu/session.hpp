@@ -249,7 +249,7 @@ class Session {
     return wrong.empty() ? on_all([&](Rank<Ep>& r) { return r.check_dispatched(verifier); }) : wrong;
   }
 
-  //! One more of each phase, untimed, to see what goes over the network. A phase has ended when what it put has arrived.
+  //! One more of each phase, untimed, to see what goes over the network. A phase ends when what it put has arrived.
   Wire count() {
     auto const bytes_put = [this] {
       double bytes = 0;

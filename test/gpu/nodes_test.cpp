@@ -49,12 +49,7 @@ TEST_CASE("nodes of GPUs whose arenas lie on the device: kernels carry what cros
   auto const seed = env_number("MORI_EP_TEST_SEED", 20261201);
   for (std::uint64_t round = 0; round < 12; ++round) {
     auto const [nodes, gpu_per_node] = kShapes[round % 4];
-    Rng rng(mix(seed, round));
-    OperatorKind const kind{Format::bf16, Reduction::sum, Ids::int32};
-    Plan plan = uneven_plan(kind, nodes, gpu_per_node, 0, rng);
-    if (rng.one_in(2)) plan.setup.loopback = {.queue_pairs = rng.in(1, 3), .depth = rng.in(1, 40)};
-    INFO("seed " << seed << " round " << round << "\n" << describe(plan));
-    REQUIRE(play_as<DeviceRelayOp>(plan, nullptr) == "");
+    require_carried(mix(seed, round), nodes, gpu_per_node);
   }
 }
 

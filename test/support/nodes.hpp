@@ -55,6 +55,15 @@ inline Plan uneven_plan(OperatorKind kind, int nodes, int gpu_per_node, int miss
   return plan;
 }
 
+//! @brief Plays one plan over fabric::DeviceLoopback.
+inline void require_carried(std::uint64_t seed, int nodes, int gpu_per_node) {
+  Rng rng(seed);
+  Plan plan = uneven_plan({Format::bf16, Reduction::sum, Ids::int32}, nodes, gpu_per_node, 0, rng);
+  if (rng.one_in(2)) plan.setup.loopback = {.queue_pairs = rng.in(1, 3), .depth = rng.in(1, 40)};
+  INFO("seed " << seed << "\n" << describe(plan));
+  REQUIRE(play_as<DeviceRelayOp>(plan, nullptr) == "");
+}
+
 //! @brief What a rank was told of a fault, and how long after its round began.
 struct Told {
   Status status;

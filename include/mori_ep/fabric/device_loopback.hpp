@@ -175,13 +175,10 @@ class DeviceLoopback {
 
   //! Says so to the queue pair, if not.
   bool may_go(const WorkRequest& request, std::uint32_t queue_pair) noexcept {
-    State& s = *state_;
-    const loopback::Port& here = *s.ports[static_cast<std::size_t>(s.rank)];
-    if (queue_pair == s.ledger.nowhere())
-      s.ledger.fail(queue_pair, loopback::address_error(request.id, s.rank, world(), queue_pairs()));
-    else if (!loopback::inside(request, here, *s.ports[request.id.peer]))
-      s.ledger.fail(queue_pair, loopback::bounds_error(request, here, *s.ports[request.id.peer], s.rank));
-    return s.ledger[queue_pair].error == nullptr;
+    loopback::Ledger& ledger = state_->ledger;
+    if (auto const error = loopback::refusal(request, state_->ports, rank(), queue_pairs()))
+      ledger.fail(queue_pair, *error);
+    return ledger[queue_pair].error == nullptr;
   }
 
   [[nodiscard]] loopback::Errand errand_of(const WorkRequest& request) const noexcept {

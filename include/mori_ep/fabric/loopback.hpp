@@ -86,17 +86,14 @@ class Loopback {
 
   void take(const WorkRequest& request, std::uint32_t queue_pair, loopback::Time now) noexcept {
     ledger_.take(request, queue_pair);
-    bool const known = queue_pair != ledger_.nowhere();
-    const loopback::Port& here = *ports_[static_cast<std::size_t>(rank_)];
-    if (!known || !loopback::inside(request, here, *ports_[request.id.peer]))
-      ledger_.fail(queue_pair, known ? loopback::bounds_error(request, here, *ports_[request.id.peer], rank_)
-                                     : loopback::address_error(request.id, rank_, world(), queue_pairs()));
+    if (auto const error = loopback::refusal(request, ports_, rank_, queue_pairs())) ledger_.fail(queue_pair, *error);
     bool const failed = ledger_[queue_pair].error != nullptr;
     if (traffic_) return traffic_->take(request, queue_pair, ledger_, now);
     if (!failed) {
       const loopback::Port& there = *ports_[request.id.peer];
       if (request.id.operation != Operation::signal)
-        loopback::arrive(there, request.remote_offset, here.arena.data() + request.local_offset, request.bytes);
+        loopback::arrive(there, request.remote_offset,
+                         ports_[static_cast<std::size_t>(rank_)]->arena.data() + request.local_offset, request.bytes);
       if (request.id.operation != Operation::put) loopback::arrive(there, request);
     }
     ledger_.end({.id = request.id, .queue_pair = queue_pair, .failed = failed, .since = now});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -90,6 +91,16 @@ inline void arrive(const Port& at, const WorkRequest& request) noexcept {
           .limit = peer ? world - 1 : queue_pairs - 1,
           .expected = id.epoch,
           .hint = "A request names a rank of the world and one of its queue pairs."};
+}
+
+//! @brief What `rank` may not ask for; nothing when all is well.
+[[nodiscard]] inline std::optional<Error> refusal(const WorkRequest& r, std::span<const std::shared_ptr<Port>> ports,
+                                                  int rank, int queue_pairs) noexcept {
+  auto const world = static_cast<int>(ports.size());
+  if (r.id.peer >= world || r.id.queue_pair >= queue_pairs) return address_error(r.id, rank, world, queue_pairs);
+  const Port &here = *ports[static_cast<std::size_t>(rank)], &there = *ports[r.id.peer];
+  if (!inside(r, here, there)) return bounds_error(r, here, there, rank);
+  return {};
 }
 
 }  // namespace mori_ep::fabric::loopback
