@@ -112,36 +112,41 @@ std::vector<Problem> make_problems(const Options& o) {
     throw UsageError("--routing '" + o.routing + "': give " + workload::kRoutingNames + ", or file:PATH.");
   }
 
-  // Where kernels are a network, too, those of the ranks leave it room (fabric::DeviceLoopback).
-  constexpr int kBlocksBesideCarriers = 8;
-  int const blocks = o.blocks == 0 && !on_host && o.schedule != "intranode" ? kBlocksBesideCarriers : o.blocks;
+  // Where kernels are a network, too, those of the ranks leave it room, and each launch carries much
+  // (fabric::DeviceLoopback).
+  constexpr int kBlocksBesideCarriers = 10;
+  constexpr std::size_t kBytesOfCarrier = std::size_t{1} << 20;
+  bool const carried = !on_host && o.schedule != "intranode";
+  int const blocks = o.blocks == 0 && carried ? kBlocksBesideCarriers : o.blocks;
   std::vector<Problem> problems;
   for (auto const& dtype : o.dtypes)
     for (int hidden : o.hidden)
       for (int topk : topks)
         for (int tokens : o.tokens) {
-          Config const config{.world = o.world,
-                              .world_option = o.world_option,
-                              .tokens = tokens,
-                              .hidden = hidden,
-                              .topk = topk,
-                              .experts = o.experts,
-                              .dtype = dtype,
-                              .schedule = o.schedule,
-                              .transport = o.transport,
-                              .nodes = o.nodes,
-                              .routing = o.routing,
-                              .external = o.external,
-                              .rows_per_put = o.rows_per_put,
-                              .launch = {.block_num = blocks, .warp_per_block = o.warps},
-                              .iterations = o.iterations,
-                              .warmup = o.warmup,
-                              .seed = o.seed,
-                              .exec = o.exec,
-                              .processes = o.ranks_are != RanksAre::threads,
-                              .devices = on_host ? 0 : o.devices,
-                              .graph = !on_host && o.graph,
-                              .cold = !on_host && o.cold};
+          Config config{.world = o.world,
+                        .world_option = o.world_option,
+                        .tokens = tokens,
+                        .hidden = hidden,
+                        .topk = topk,
+                        .experts = o.experts,
+                        .dtype = dtype,
+                        .schedule = o.schedule,
+                        .transport = o.transport,
+                        .nodes = o.nodes,
+                        .routing = o.routing,
+                        .external = o.external,
+                        .rows_per_put = o.rows_per_put,
+                        .launch = {.block_num = blocks, .warp_per_block = o.warps},
+                        .iterations = o.iterations,
+                        .warmup = o.warmup,
+                        .seed = o.seed,
+                        .exec = o.exec,
+                        .processes = o.ranks_are != RanksAre::threads,
+                        .devices = on_host ? 0 : o.devices,
+                        .graph = !on_host && o.graph,
+                        .cold = !on_host && o.cold};
+          if (carried && config.rows_per_put == 0)
+            config.rows_per_put = std::max(1, static_cast<int>(kBytesOfCarrier / config.row_bytes()));
           (void)footprint(config);  // the library's own verdict comes before any work
           if (on_host) require_limits(config);
           std::int64_t const all = std::int64_t{tokens} * o.world;

@@ -58,7 +58,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--warmup", o.warmup, "Iterations before those")
       ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--blocks", o.blocks, "Blocks per launch; 0: the machine's default (8 with --exec cuda --schedule v1)")
+  app.add_option("--blocks", o.blocks,
+                 "Blocks per launch; 0: the machine's default (10 with --exec cuda --schedule v1)")
       ->check(whole_number(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--warps", o.warps, "Warps (threads, on the host) per block; 0: the machine's default")
@@ -186,7 +187,8 @@ int main(int argc, char** argv) {
   run->add_option("--transport", run_options.transport,
                   "Between nodes: loopback, a network inside this process (default), or verbs, RDMA, with bf16")
       ->check(CLI::IsMember({"loopback", "verbs"}));
-  run->add_option("--rows-per-put", run_options.rows_per_put, "v1: rows of a chunk; 0: as many as 256 KiB hold")
+  run->add_option("--rows-per-put", run_options.rows_per_put,
+                  "v1: rows of a chunk; 0: as many as 256 KiB hold (1 MiB with --exec cuda)")
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
   run->add_flag("--stats", run_options.stats, "Also what each rank put to each peer (table, json)");

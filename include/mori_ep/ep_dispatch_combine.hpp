@@ -15,9 +15,12 @@
 #include "mori_ep/exec/tensor_view.hpp"
 #include "mori_ep/launch/launch_params.hpp"
 #include "mori_ep/layout/standard_moe.hpp"
+#include "mori_ep/quant/coded.hpp"
 #include "mori_ep/quant/none.hpp"
 #include "mori_ep/routing/ticket.hpp"
 #include "mori_ep/schedule/intra_node.hpp"
+#include "mori_ep/schedule/operand_checks.hpp"
+#include "mori_ep/schedule/scales.hpp"
 #include "mori_ep/transport/xgmi.hpp"
 
 namespace mori_ep {
@@ -62,8 +65,9 @@ class EpDispatchCombine {
                 "transport::Hybrid or transport::Rdma, or schedule::IntraNode.");
 
  public:
-  using Token = typename Quant::DispatchElement;  //!< element of dispatched rows
-  using Out = typename Quant::CombineElement;     //!< element of combined rows
+  using Input = quant::InputUnit<typename Quant::Dispatch>;     //!< what tokens are made of: an element, or a code
+  using Token = quant::ReceivedUnit<typename Quant::Dispatch>;  //!< what received rows are made of
+  using Out = RowElement<typename Quant::Combine>;              //!< element of combined rows
   using IndexType = Index;
   using StreamRef = typename Exec::StreamRef;
   using TransportOptions = typename Transport::Options;  //!< of its network, if it has one
@@ -87,10 +91,11 @@ class EpDispatchCombine {
 
   //! @brief One rank's tokens. `input`, `indices` always, also with zero rows; or `input` and `routing`.
   struct DispatchInputs {
-    TensorView<const Token> input = {};       //!< [t, H]
-    TensorView<const Index> indices = {};     //!< [t, K]
-    TensorView<const float> weights = {};     //!< [t, K], optional
-    TensorView<const std::byte> scales = {};  //!< [t, scale_dim * scale_type_size] bytes, when configured
+    TensorView<const Input> input = {};    //!< [t, H]; [t, H / 2] codes of two elements
+    TensorView<const Index> indices = {};  //!< [t, K]
+    TensorView<const float> weights = {};  //!< [t, K], optional
+    TensorView<const std::byte> scales =
+        {};  //!< [t, scale_dim * scale_type_size] bytes, when configured; not where dispatch codes
     const KeptRouting* routing =
         nullptr;  //!< replays a kept routing; `indices` is then empty, `weights` may replace the kept ones
     const std::int32_t* token_count = nullptr;  //!< device-side t, for graphs that replay: at most input.rows
@@ -99,10 +104,10 @@ class EpDispatchCombine {
 
   //! @brief What a rank received; device-side views of the buffer set that `ticket` holds.
   struct Dispatched {
-    TensorView<const Token> rows;              //!< [R, H]; rows [0, recv_count) are there
+    TensorView<const Token> rows;              //!< [R, H] as `input`; rows [0, recv_count) are there
     TensorView<const Index> indices;           //!< [R, K] as the source had them
     TensorView<const float> weights;           //!< [R, K]; undefined for sources that gave none
-    TensorView<const std::byte> scales;        //!< [R, bytes]
+    TensorView<const std::byte> scales;        //!< [R, bytes]; of a dispatch that codes: [R, ceil(H / block)] scales
     const std::int32_t* recv_count = nullptr;  //!< device-side
     const std::int32_t* expert_count =
         nullptr;  //!< [E_r] rows per local expert; a row counts once for each local expert it names
@@ -110,6 +115,7 @@ class EpDispatchCombine {
   };
 
   //! @brief What combine takes. `input` empty, or the registered buffer itself: zero-copy; else rows to be staged from.
+  //!        Where combine codes its rows it is always the latter.
   struct CombineInputs {
     TensorView<const Out> input = {};       //!< [>= recv_count, H]
     TensorView<Out> output = {};            //!< [t, H]
@@ -122,8 +128,10 @@ class EpDispatchCombine {
   //!        ranks are one node; it counts where the transport has a network.
   [[nodiscard]] static Result<Footprint> footprint(const EpDispatchCombineConfig& config, int world,
                                                    int gpu_per_node = 0) noexcept {
-    if (Status s = validate(config, world, sizeof(Token)); !s.ok()) return s;
-    auto const layout = Runner::layout_of(config, world, gpu_per_node > 0 ? gpu_per_node : world);
+    if (Status s = validate(config, world, quant::hidden_unit<Quant>()); !s.ok()) return s;
+    auto const scaled = schedule::with_scales<Quant>(config);
+    if (!scaled.ok()) return scaled.status();
+    auto const layout = Runner::layout_of(*scaled, world, gpu_per_node > 0 ? gpu_per_node : world);
     if (layout.overflow)
       return Error{
           .code = Errc::out_of_memory,
@@ -142,9 +150,10 @@ class EpDispatchCombine {
                                                         const EpDispatchCombineConfig& config,
                                                         std::span<std::byte> memory = {}, int memory_fd = -1,
                                                         const TransportOptions& options = {}) noexcept {
-    auto runner = Runner::create(comm, config, {memory, memory_fd}, options, protocol());
+    auto scaled = schedule::with_scales<Quant>(config);
+    auto runner = Runner::create(comm, scaled.ok() ? *scaled : config, {memory, memory_fd}, options, protocol());
     if (!runner.ok()) return runner.error();
-    return EpDispatchCombine(comm, config, std::move(*runner));
+    return EpDispatchCombine(comm, *scaled, std::move(*runner));
   }
 
   //! @brief Sends each token once to every distinct rank of its experts and receives this rank's rows.
@@ -226,54 +235,60 @@ class EpDispatchCombine {
     return kept;
   }
 
-  using StandardMoe = layout::StandardMoe<Token>;
+  using StandardMoe = layout::StandardMoe<Token>;       //!< of received rows
+  using StandardMoeResults = layout::StandardMoe<Out>;  //!< of the experts' outputs
 
   //! @brief Copies the rows of a dispatch into the standard-MoE layout, by local expert. Needs a received ticket.
   Status convert_dispatch_output(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
                                  const launch::LaunchParams& launch = {}) noexcept {
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = check_packed(packed); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
     auto const from = runner_->buffers(ticket.set_);
     int const local_experts = config_.num_experts_per_rank, topk = config_.num_experts_per_token;
-    Status s = runner_->launch_side(ticket.set_, launch, 0,
-                                    layout::IndexKernel<Token, Index>{from, packed, rank_, world_, local_experts, topk,
-                                                                      config_.max_num_inp_token_per_rank},
-                                    stream);
+    Status s =
+        runner_->launch_side(ticket.set_, launch, 0,
+                             layout::IndexKernel<Buffers, Token, Index>{from, packed, rank_, world_, local_experts,
+                                                                        topk, config_.max_num_inp_token_per_rank},
+                             stream);
     if (!s.ok()) return s;
     return runner_->launch_side(ticket.set_, launch, capacity(),
-                                layout::PackKernel<Token, Index>{from, packed, rank_, local_experts, topk, hidden()},
+                                layout::PackKernel<Buffers, Token, Index>{from, packed, rank_, local_experts, topk,
+                                                                          static_cast<std::size_t>(units<Token>())},
                                 stream);
   }
   //! @brief Weights and sums the experts' rows into the registered combine buffer; the combine after it gives no input.
   //!        `packed.packed_recv_x` holds the experts' outputs, the rest is what convert_dispatch_output wrote.
-  Status convert_combine_input(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
+  Status convert_combine_input(const Ticket& ticket, const StandardMoeResults& packed, StreamRef stream,
                                const launch::LaunchParams& launch = {}) noexcept {
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = check_packed(packed); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
     if (ticket.tokens_ > 0 && !ticket.weighted_)
-      return bad("weights rows", 0, ticket.tokens_, "The standard-MoE combine applies weights: give them at dispatch.");
-    return runner_->launch_side(
-        ticket.set_, launch, capacity(),
-        layout::UnpackKernel<Token, Index>{packed, runner_->buffers(ticket.set_), rank_, config_.num_experts_per_rank,
-                                           config_.num_experts_per_token, hidden()},
-        stream);
+      return check_.bad("weights rows", 0, ticket.tokens_,
+                        "The standard-MoE combine applies weights: give them at dispatch.");
+    return runner_->launch_side(ticket.set_, launch, capacity(),
+                                layout::UnpackKernel<Buffers, Out, Index>{packed, runner_->buffers(ticket.set_), rank_,
+                                                                          config_.num_experts_per_rank,
+                                                                          config_.num_experts_per_token, hidden()},
+                                stream);
   }
   //! @brief dispatch, then convert_dispatch_output. Every rank gives weights: convert_combine_input applies them.
   [[nodiscard]] Result<Dispatched> dispatch_standard_moe(const DispatchInputs& in, const StandardMoe& packed,
                                                          StreamRef stream) noexcept {
-    if (Status s = check_packed(packed); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
     if (in.input.rows > 0 && in.weights.data == nullptr && (in.routing == nullptr || in.routing->weights_ == nullptr))
-      return bad("weights rows", 0, in.input.rows, "The standard-MoE combine applies weights: give them at dispatch.");
+      return check_.bad("weights rows", 0, in.input.rows,
+                        "The standard-MoE combine applies weights: give them at dispatch.");
     auto got = dispatch(in, stream);
     if (!got.ok()) return got;
     if (Status s = convert_dispatch_output(got->ticket, packed, stream, in.launch); !s.ok()) return s;
     return got;
   }
   //! @brief convert_combine_input, then combine. Consumes the ticket; `in.input` stays empty.
-  Status combine_standard_moe(Ticket&& ticket, const StandardMoe& packed, const CombineInputs& in,
+  Status combine_standard_moe(Ticket&& ticket, const StandardMoeResults& packed, const CombineInputs& in,
                               StreamRef stream) noexcept {
     if (in.input.data != nullptr)
-      return bad("combine input rows", in.input.rows, 0, "The rows come from the packed layout: leave input empty.");
+      return check_.bad("combine input rows", in.input.rows, 0,
+                        "The rows come from the packed layout: leave input empty.");
     if (Status s = convert_combine_input(ticket, packed, stream, in.launch); !s.ok()) return s;
     return combine(std::move(ticket), in, stream);
   }
@@ -281,6 +296,10 @@ class EpDispatchCombine {
   //! @brief Where expert outputs may be written directly, [R, H]; combine then copies nothing. Empty for a ticket of another
   //!        operator, or one that is no longer valid.
   [[nodiscard]] TensorView<Out> get_registered_combine_input_buffer(const Ticket& ticket) const noexcept {
+    static_assert(
+        sizeof(Ticket) == 0 || !kCombineCodes,
+        "get_registered_combine_input_buffer: this format codes the rows of combine, so none can be written in "
+        "place. Give combine an input, or choose quant::None for combine.");
     if (!usable_any(ticket).ok()) return {};
     return {runner_->buffers(ticket.set_).combine_x, capacity(), config_.hidden_dim};
   }
@@ -346,7 +365,9 @@ class EpDispatchCombine {
  private:
   using Half = typename Schedule::Half;
   using Stage = routing::TicketLedger::Stage;
-  using Runner = typename Schedule::template Runner<Transport, Exec, Out, Reduce, Index>;
+  using Runner = typename Schedule::template Runner<Transport, Exec, Quant, Reduce, Index>;
+  using Buffers = typename Runner::Buffers;
+  static constexpr bool kCombineCodes = !quant::HasPlainCombine<Quant>;
   static constexpr std::int64_t kRowAlign = 16;
 
   static consteval std::uint64_t protocol() noexcept {  // of no device: clang would compile a constexpr one for it
@@ -363,63 +384,22 @@ class EpDispatchCombine {
   EpDispatchCombine(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
                     std::unique_ptr<Runner> runner)
       : config_(config),
+        check_{comm.rank()},
         rank_(comm.rank()),
         world_(comm.world()),
         runner_(std::move(runner)),
         ledger_(std::make_shared<routing::TicketLedger>(config.num_buffer_sets)) {}
 
-  [[nodiscard]] Error bad(const char* field, std::int64_t value, std::int64_t limit, const char* hint) const noexcept {
-    return {
-        .code = Errc::invalid_argument, .rank = rank_, .field = field, .value = value, .limit = limit, .hint = hint};
-  }
-
-  //! Shape, leading dimension and alignment of one operand; `align` in bytes.
-  template <class V>
-  [[nodiscard]] Status shaped(const TensorView<V>& view, const char* rows_field, const char* cols_field,
-                              const char* memory_field, std::int64_t rows, std::int64_t cols,
-                              std::int64_t align) const noexcept {
-    if (view.rows != rows) return bad(rows_field, view.rows, rows, "It must have as many rows as the limit says.");
-    if (rows == 0) return {};
-    if (view.cols != cols) return bad(cols_field, view.cols, cols, "It must have as many columns as the limit says.");
-    if (view.data == nullptr) return bad(memory_field, 0, align, "A view with rows needs memory: its pointer is null.");
-    return aligned(view, cols, memory_field, align);
-  }
-  template <class V>
-  [[nodiscard]] Status aligned(const TensorView<V>& view, std::int64_t cols, const char* memory_field,
-                               std::int64_t align) const noexcept {
-    if (view.ld < cols)
-      return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)),
-                 cols * static_cast<std::int64_t>(sizeof(V)), "The leading dimension must be at least the columns.");
-    auto const address = reinterpret_cast<std::uintptr_t>(view.data);
-    if (address % static_cast<std::uintptr_t>(align) != 0)
-      return bad(
-          memory_field, static_cast<std::int64_t>(address % static_cast<std::uintptr_t>(align)), align,
-          "Rows must start at multiples of the limit in bytes, and the address lies as many after one: align the "
-          "memory.");
-    if (view.ld * static_cast<std::int64_t>(sizeof(V)) % align != 0)
-      return bad(memory_field, view.ld * static_cast<std::int64_t>(sizeof(V)), align,
-                 "Rows must start at multiples of the limit in bytes: change the leading dimension.");
-    return {};
-  }
-
   [[nodiscard]] std::size_t hidden() const noexcept { return static_cast<std::size_t>(config_.hidden_dim); }
-
-  [[nodiscard]] Status check_packed(const StandardMoe& p) const noexcept {
-    std::int64_t const per_expert = p.max_rows_per_expert, limit = INT32_MAX / config_.num_experts_per_rank;
-    std::int64_t const rows = per_expert * config_.num_experts_per_rank;
-    if (per_expert < 1 || per_expert > limit)
-      return bad("max_rows_per_expert", per_expert, limit,
-                 "Give 1 to the limit: how many rows one expert has room for.");
-    if (Status s = shaped(p.packed_recv_x, "packed_recv_x rows", "packed_recv_x columns", "packed_recv_x row bytes",
-                          rows, config_.hidden_dim, kRowAlign);
-        !s.ok())
-      return s;
-    if (p.packed_recv_count == nullptr || p.packed_recv_src_info == nullptr || p.packed_recv_layout_range == nullptr ||
-        p.row_slots == nullptr || p.packed_dropped == nullptr)
-      return bad("packed layout", 0, 1, "Every field of StandardMoe needs memory.");
-    return {};
+  template <class T>
+  [[nodiscard]] std::int64_t units_of(const layout::StandardMoe<T>&) const noexcept {
+    return units<T>();
   }
-
+  //! How many of Unit make a row.
+  template <class Unit>
+  [[nodiscard]] std::int64_t units() const noexcept {
+    return quant::units_of<Unit>(config_.hidden_dim);
+  }
   [[nodiscard]] Status usable_any(const Ticket& ticket) const noexcept {
     if (Status s = runner_->fault(); !s.ok()) return s;
     auto const wrong = [&](const char* hint) {
@@ -464,7 +444,7 @@ class EpDispatchCombine {
     }
     if (half == Half::both) ledger_->advance(*set, serial, Stage::received);
     auto const b = runner_->buffers(*set);
-    return Dispatched{.rows = {b.x, capacity(), config_.hidden_dim},
+    return Dispatched{.rows = {b.x, capacity(), units<Token>()},
                       .indices = {b.ids, capacity(), config_.num_experts_per_token},
                       .weights = {b.weights, capacity(), config_.num_experts_per_token},
                       .scales = {b.scales, config_.scale_bytes() == 0 ? 0 : capacity(),
@@ -477,15 +457,16 @@ class EpDispatchCombine {
   [[nodiscard]] Status check_inputs(const DispatchInputs& in, schedule::DispatchOperands<Index>& out) const noexcept {
     std::int64_t const t = in.input.rows, k = config_.num_experts_per_token;
     if (t < 0 || t > config_.max_num_inp_token_per_rank)
-      return bad("input rows", t, config_.max_num_inp_token_per_rank,
-                 "A call may bring 0 to max_num_inp_token_per_rank tokens: split the batch, or configure more.");
-    if (Status s = shaped(in.input, "input rows", "input columns", "input row bytes", t, config_.hidden_dim, kRowAlign);
+      return check_.bad("input rows", t, config_.max_num_inp_token_per_rank,
+                        "A call may bring 0 to max_num_inp_token_per_rank tokens: split the batch, or configure more.");
+    if (Status s =
+            check_.shaped(in.input, "input rows", "input columns", "input row bytes", t, units<Input>(), kRowAlign);
         !s.ok())
       return s;
     out.tokens = static_cast<std::int32_t>(t);
     out.token_count = in.token_count;
     out.x = reinterpret_cast<const std::byte*>(in.input.data);
-    out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Token);
+    out.x_stride = static_cast<std::size_t>(in.input.ld) * sizeof(Input);
     if (in.routing != nullptr) {
       if (in.routing->ledger_ != ledger_)
         return Error{.code = Errc::wrong_ticket,
@@ -500,33 +481,41 @@ class EpDispatchCombine {
                      .value = in.routing->tokens_,
                      .hint = "It was kept before a recover() or reset(): dispatch and keep again."};
       if (in.routing->tokens_ != t)
-        return bad("input rows", t, in.routing->tokens_, "A replay brings as many tokens as the kept dispatch did.");
+        return check_.bad("input rows", t, in.routing->tokens_,
+                          "A replay brings as many tokens as the kept dispatch did.");
       if (in.indices.data != nullptr)
-        return bad("indices rows", in.indices.rows, 0, "Give indices or a kept routing, not both.");
+        return check_.bad("indices rows", in.indices.rows, 0, "Give indices or a kept routing, not both.");
       out.ids = in.routing->ids_;
       out.weights = in.routing->weights_;
       out.ids_stride = out.weights_stride = static_cast<std::size_t>(k);
     } else {
-      if (Status s = shaped(in.indices, "indices rows", "indices columns", "indices row bytes", t, k, sizeof(Index));
+      if (Status s =
+              check_.shaped(in.indices, "indices rows", "indices columns", "indices row bytes", t, k, sizeof(Index));
           !s.ok())
         return s;
       out.ids = in.indices.data;
       out.ids_stride = static_cast<std::size_t>(in.indices.ld);
     }
     if (in.weights.data != nullptr || in.weights.rows != 0) {
-      if (Status s = shaped(in.weights, "weights rows", "weights columns", "weights row bytes", t, k, sizeof(float));
+      if (Status s =
+              check_.shaped(in.weights, "weights rows", "weights columns", "weights row bytes", t, k, sizeof(float));
           !s.ok())
         return s;
       out.weights = in.weights.data;
       out.weights_stride = static_cast<std::size_t>(in.weights.ld);
     }
     if (Reduce::kWeighted && t > 0 && out.weights == nullptr)
-      return bad("weights rows", 0, t, "reduce::WeightedSum needs the weights at dispatch.");
-    auto const scale_bytes = static_cast<std::int64_t>(config_.scale_bytes());
+      return check_.bad("weights rows", 0, t, "reduce::WeightedSum needs the weights at dispatch.");
+    auto const scale_bytes = quant::CodesDispatch<Quant> ? 0 : static_cast<std::int64_t>(config_.scale_bytes());
+    if (quant::CodesDispatch<Quant> && in.scales.data != nullptr)
+      return check_.bad("scales columns", in.scales.cols, 0,
+                        "Dispatch codes the rows and makes their scales: give none.");
     if (scale_bytes == 0 && in.scales.data != nullptr)
-      return bad("scales columns", in.scales.cols, 0, "Configure scale_dim and scale_type_size to carry scales.");
+      return check_.bad("scales columns", in.scales.cols, 0,
+                        "Configure scale_dim and scale_type_size to carry scales.");
     if (scale_bytes != 0) {
-      if (Status s = shaped(in.scales, "scales rows", "scales columns", "scales row bytes", t, scale_bytes, 1); !s.ok())
+      if (Status s = check_.shaped(in.scales, "scales rows", "scales columns", "scales row bytes", t, scale_bytes, 1);
+          !s.ok())
         return s;
       out.scales = in.scales.data;
       out.scales_stride = static_cast<std::size_t>(in.scales.ld);
@@ -542,8 +531,8 @@ class EpDispatchCombine {
         !s.ok())
       return s;
     std::int64_t const t = ticket.tokens_, k = config_.num_experts_per_token;
-    if (Status s =
-            shaped(in.output, "output rows", "output columns", "output row bytes", t, config_.hidden_dim, kRowAlign);
+    if (Status s = check_.shaped(in.output, "output rows", "output columns", "output row bytes", t, config_.hidden_dim,
+                                 kRowAlign);
         !s.ok())
       return s;
     schedule::CombineOperands out;
@@ -552,18 +541,21 @@ class EpDispatchCombine {
     out.y_stride = static_cast<std::size_t>(in.output.ld) * sizeof(Out);
     if (in.input.data != nullptr || in.input.rows != 0) {
       if (in.input.rows < 0)
-        return bad("combine input rows", in.input.rows, 0, "Give every row that dispatch delivered.");
+        return check_.bad("combine input rows", in.input.rows, 0, "Give every row that dispatch delivered.");
       if (in.input.data == nullptr)
-        return bad("combine input row bytes", 0, kRowAlign,
-                   "A view with rows needs memory; leave input empty when the rows are in the registered buffer.");
+        return check_.bad(
+            "combine input row bytes", 0, kRowAlign,
+            "A view with rows needs memory; leave input empty when the rows are in the registered buffer.");
       if (in.input.cols != config_.hidden_dim)
-        return bad("combine input columns", in.input.cols, config_.hidden_dim, "It must have hidden_dim columns.");
-      if (Status s = aligned(in.input, config_.hidden_dim, "combine input row bytes", kRowAlign); !s.ok()) return s;
-      bool const registered = in.input.data == runner_->buffers(ticket.set_).combine_x;
+        return check_.bad("combine input columns", in.input.cols, config_.hidden_dim,
+                          "It must have hidden_dim columns.");
+      if (Status s = check_.aligned(in.input, config_.hidden_dim, "combine input row bytes", kRowAlign); !s.ok())
+        return s;
+      bool const registered = !kCombineCodes && in.input.data == runner_->buffers(ticket.set_).combine_x;
       if (registered && in.input.ld != config_.hidden_dim)
-        return bad("combine input row bytes", in.input.ld * static_cast<std::int64_t>(sizeof(Out)),
-                   config_.hidden_dim * static_cast<std::int64_t>(sizeof(Out)),
-                   "The registered buffer's rows lie side by side: use the view that it comes with.");
+        return check_.bad("combine input row bytes", in.input.ld * static_cast<std::int64_t>(sizeof(Out)),
+                          config_.hidden_dim * static_cast<std::int64_t>(sizeof(Out)),
+                          "The registered buffer's rows lie side by side: use the view that it comes with.");
       if (!registered) {
         out.x = reinterpret_cast<const std::byte*>(in.input.data);
         out.x_rows = in.input.rows;
@@ -571,8 +563,8 @@ class EpDispatchCombine {
       }
     }
     if (in.weights_output.data != nullptr || in.weights_output.rows != 0) {
-      if (Status s = shaped(in.weights_output, "weights_output rows", "weights_output columns",
-                            "weights_output row bytes", t, k, sizeof(float));
+      if (Status s = check_.shaped(in.weights_output, "weights_output rows", "weights_output columns",
+                                   "weights_output row bytes", t, k, sizeof(float));
           !s.ok())
         return s;
       out.weights_out = in.weights_output.data;
@@ -580,10 +572,10 @@ class EpDispatchCombine {
     }
     if (in.weights.data != nullptr || in.weights.rows != 0) {
       if (in.weights.rows < 0 || in.weights.data == nullptr)
-        return bad("combine weights rows", in.weights.rows, 0, "A view with rows needs memory.");
+        return check_.bad("combine weights rows", in.weights.rows, 0, "A view with rows needs memory.");
       if (in.weights.cols != k)
-        return bad("combine weights columns", in.weights.cols, k, "It must have num_experts_per_token columns.");
-      if (Status s = aligned(in.weights, k, "combine weights row bytes", sizeof(float)); !s.ok()) return s;
+        return check_.bad("combine weights columns", in.weights.cols, k, "It must have num_experts_per_token columns.");
+      if (Status s = check_.aligned(in.weights, k, "combine weights row bytes", sizeof(float)); !s.ok()) return s;
       out.weights = in.weights.data;
       out.weights_rows = in.weights.rows;
       out.weights_stride = static_cast<std::size_t>(in.weights.ld);
@@ -592,6 +584,7 @@ class EpDispatchCombine {
   }
 
   EpDispatchCombineConfig config_;
+  schedule::OperandChecks check_;
   int rank_ = 0, world_ = 1;
   std::unique_ptr<Runner> runner_;
   std::shared_ptr<routing::TicketLedger> ledger_;

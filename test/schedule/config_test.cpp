@@ -10,8 +10,8 @@ namespace {
 
 constexpr EpDispatchCombineConfig kGood{
     .hidden_dim = 64, .max_num_inp_token_per_rank = 16, .num_experts_per_rank = 4, .num_experts_per_token = 2};
-static_assert(validate(kGood, 8, 2).ok());
-static_assert(!validate(kGood, 0, 2).ok());
+static_assert(validate(kGood, 8, 8).ok());
+static_assert(!validate(kGood, 0, 8).ok());
 
 struct Case {
   const char* field;
@@ -49,7 +49,7 @@ TEST_CASE("a configuration out of its limits is refused with field, value and li
   for (const Case& bad : kBad) {
     EpDispatchCombineConfig config = kGood;
     bad.change(config);
-    Status const s = validate(config, 8, 2);
+    Status const s = validate(config, 8, 8);
     INFO(bad.field << " = " << bad.value << ": " << s.message());
     REQUIRE(s.code() == Errc::invalid_config);
     REQUIRE(s.error().phase == Phase::create);
@@ -67,10 +67,10 @@ TEST_CASE("hidden sizes need no more than 16-byte rows") {
   for (int elements : {8, 16, 24, 40, 96, 1000, 2880, 3584, 7168, 16384}) {
     EpDispatchCombineConfig config = kGood;
     config.hidden_dim = elements;
-    REQUIRE(validate(config, 8, 2).ok());
+    REQUIRE(validate(config, 8, 8).ok());
     REQUIRE(validate(config, 8, 4).ok());
     config.hidden_dim = elements + 4;
-    REQUIRE_FALSE(validate(config, 8, 2).ok());
+    REQUIRE_FALSE(validate(config, 8, 8).ok());
     REQUIRE(validate(config, 8, 4).ok());
   }
 }

@@ -93,7 +93,8 @@ class World {
 
   //! The machine's waits for counts in `rank`'s arena return at once.
   PlantedBugs unwaited_counts(int rank, std::uint32_t first_epoch) const {
-    auto const layout = schedule::intra_node::Layout::make(ranks_[0].ep->config(), world_, sizeof(float), 4);
+    auto const layout = schedule::intra_node::Layout::make(
+        ranks_[0].ep->config(), world_, {kHidden * sizeof(float), kHidden * sizeof(float), kHidden * sizeof(float)}, 4);
     PlantedBugs bugs;
     bugs.unwaited_begin = arenas_[static_cast<std::size_t>(rank)] + layout.sets[0].counts.offset;
     bugs.unwaited_end = bugs.unwaited_begin + layout.sets[0].counts.bytes;

@@ -21,7 +21,7 @@ std::vector<JoinRecord> good_records() {
                           .max_num_inp_token_per_rank = 16,
                           .num_experts_per_rank = 4,
                           .num_experts_per_token = 2},
-               .element_bytes = 2,
+               .hidden_unit = 8,
                .needed_bytes = 1000,
                .memory_bytes = 1000,
                .max_blocks = 16,
@@ -163,7 +163,7 @@ TEST_CASE("what no command between nodes holds is refused before anything is lai
                                       .num_buffer_sets = 2};
   for (bool relays : {false, true}) {
     auto const layout = schedule::intra_node::Layout::make(
-        large, 64, 2, 4, {.far = true, .nodes = {.per = 8, .world = 64}, .relays = relays, .exact = true});
+        large, 64, {2 * 7168, 2 * 7168, 2 * 7168}, 4, {.far = true, .nodes = {.per = 8, .world = 64}, .relays = relays, .exact = true});
     REQUIRE(layout.bytes > fabric::Command::kSignalReach);
     REQUIRE(layout.bytes < fabric::Command::kReach);
     REQUIRE(layout.signal_bytes < (1 << 24));

@@ -55,9 +55,6 @@ struct OperatorTraits<EpDispatchCombine<Transport, Schedule, Quant, ExecPolicy, 
   using Exec = ExecPolicy;
   static constexpr comm::Place kPlace = Transport::kPlace;
   static constexpr bool kWeighted = Reduce::kWeighted;
-  // fabric::DeviceLoopback: what a rank frees waits for the device, and holds up what others' work is carried by.
-  static constexpr bool kEndsTogether =
-      std::is_same_v<Transport, transport::Hybrid<fabric::DeviceLoopback<ExecPolicy>>>;
   static constexpr bool kRoundsSums = std::is_same_v<Schedule, schedule::InterNodeV1>;
 };
 
@@ -534,8 +531,6 @@ std::string play_as(const Plan& plan, std::vector<std::uint64_t>* hashes) {
     if (!op.ok()) return op.status();
     Status const enqueued = player.perform(*op, comm.rank(), streams.data());
     for (auto& stream : streams) stream.synchronize();
-    if constexpr (OperatorTraits<Operator>::kEndsTogether)
-      if (Status s = comm.barrier(); !s.ok()) return s;
     return enqueued.ok() ? op->status() : enqueued;
   };
   std::chrono::seconds const timeout(120);

@@ -116,6 +116,7 @@ TEST_CASE("a fabric that registers memory gets the arena's dmabuf, which is clos
                          .arena = arenas[comm.rank()],
                          .board = boards[comm.rank()],
                          .owner = nullptr,
+                         .keep = [](std::shared_ptr<const void>) {},
                          .fault = [] { return std::uint64_t{0}; },
                          .lost = [](int) { return std::uint64_t{0}; }};
     auto const link = transport::detail::NetworkLink<Registering, ExportingHost>::connect(comm, ends, {});
@@ -141,6 +142,7 @@ TEST_CASE("where there is no dmabuf the fabric is told so, and memory is registe
                          .arena = arena,
                          .board = board,
                          .owner = nullptr,
+                         .keep = [](std::shared_ptr<const void>) {},
                          .fault = [] { return std::uint64_t{0}; },
                          .lost = [](int) { return std::uint64_t{0}; }};
     auto const link = transport::detail::NetworkLink<Registering, exec::Host>::connect(comm, ends, {});

@@ -80,6 +80,8 @@ class Arena {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool owned() const noexcept { return kind_ != Kind::borrowed; }
   [[nodiscard]] Place place() const noexcept { return place_; }
+  //! @brief Frees `memory` no earlier than this arena, in place of what was to be kept before. The owner's thread calls it.
+  void keep(std::shared_ptr<const void> memory) noexcept { kept_ = std::move(memory); }
   //! @brief By which other processes map it; not open once they have.
   [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }
 
@@ -90,6 +92,7 @@ class Arena {
   Place place_ = Place::device;
   Kind kind_ = Kind::borrowed;
   Fd shared_as_;
+  std::shared_ptr<const void> kept_;
 };
 
 //! @brief This rank's arena and the address at which this process sees every peer's.
@@ -161,6 +164,10 @@ class SymmetricHeap {
 
   //! @brief Is this rank's arena not the caller's memory?
   [[nodiscard]] bool owned() const noexcept { return mine_->owned(); }
+  //! @brief Memory of this rank that goes with its arena: when nobody uses that any more. (To free a GPU's memory, pinned
+  //!        memory, too, the runtime waits for the device's kernels and holds back all launches meanwhile. Those kernels
+  //!        may wait for a launch of a rank beside.) In place of what was kept before.
+  void keep(std::shared_ptr<const void> memory) noexcept { mine_->keep(std::move(memory)); }
   //! @brief Keeps this rank's arena.
   [[nodiscard]] std::shared_ptr<const void> owner() const noexcept { return mine_; }
   [[nodiscard]] std::byte* base() const noexcept { return mine_->data(); }

@@ -9,6 +9,7 @@
 
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/signal_word.hpp"
+#include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/numeric/element.hpp"
 
 namespace mori_ep::exec {
@@ -87,7 +88,9 @@ concept HasMemory = requires(C c, std::uint32_t* p, const std::uint32_t* q,
 //!        n, group_starts, dst, elements)` adds in fp32 in the order given, each group (bit i of `group_starts` opens
 //!        one) first by itself, then the groups, and rounds once. `sum_rows<T, weighted>` adds so, too, one group, and
 //!        keeps the fp32, in an order of elements that is the machine's own; `round_rows<T>` adds such sums and rounds
-//!        once. `zero_row` is the sum of no rows; `prefetch_row` may bring a row nearer before it is read.
+//!        once. `encode_row<R>(src, payloads, scales, place, elements)` is `multicast_row` of a row that is coded on the
+//!        way: its codes go to `payloads`, its scales to `scales`; T of the two sums may be a CodedRow, too, whose scales
+//!        lie behind its codes. `zero_row` is the sum of no rows; `prefetch_row` may bring a row nearer before it is read.
 template <class C>
 concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, const std::byte* const* srcs,
                            const float* weights, std::byte* out, int (*place)()) {
@@ -95,6 +98,9 @@ concept HasRows = requires(C c, const std::byte* src, std::byte* const* dst, con
   c.template reduce_rows<float, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{4}, 0, 1);
   c.template sum_rows<bf16, false>(srcs, weights, 1, out, std::size_t{8}, 0, 1);
   c.template round_rows<bf16>(srcs, 1, out, std::size_t{8}, 0, 1);
+  c.template reduce_rows<CodedRow<bf16, fp8_e4m3, 128>, false>(srcs, weights, 1, std::uint32_t{0}, out, std::size_t{16},
+                                                               0, 1);
+  c.template encode_row<CodedRow<bf16, fp8_e4m3, 128>>(src, dst, dst, place, std::size_t{16}, 0, 1);
   c.zero_row(out, std::size_t{16}, 0, 1);
   c.prefetch_row(src, std::size_t{16}, 0, 1);
 };

@@ -167,16 +167,15 @@ class CommandRing {
     CommandRing ring;
     auto const slots = static_cast<std::size_t>(capacity);
     std::size_t const board_bytes = slots * (sizeof(Command) + 8) + 8;
-    ring.board_ = std::make_unique<comm::Arena<Exec>>(board_bytes, comm::Place::board);
-    ring.near_ = std::make_unique<comm::Arena<Exec>>(sizeof(Near), comm::Place::device);
-    if (ring.board_->data() == nullptr || ring.near_->data() == nullptr)
+    ring.memory_ = std::make_shared<Memory>(board_bytes);
+    if (ring.memory_->board.data() == nullptr || ring.memory_->near.data() == nullptr)
       return Error{.code = Errc::out_of_memory,
                    .field = "bytes of a command ring",
                    .value = static_cast<std::int64_t>(board_bytes + sizeof(Near)),
                    .hint = "Use a smaller ring."};
-    auto* near_words = reinterpret_cast<Near*>(ring.near_->data());
+    auto* near_words = reinterpret_cast<Near*>(ring.memory_->near.data());
     CommandRingRef& ref = ring.ref_;
-    ref.slots = reinterpret_cast<Command*>(ring.board_->data());
+    ref.slots = reinterpret_cast<Command*>(ring.memory_->board.data());
     ref.freed = reinterpret_cast<std::uint64_t*>(ref.slots + slots);
     ref.tail = ref.freed + slots;
     ref.known_tail = &near_words->tail;
@@ -196,12 +195,14 @@ class CommandRing {
     }
     *ref_.tail = start;
     Near const fresh{start, start};
-    return Exec::copy(near_->data(), &fresh, sizeof(fresh));
+    return Exec::copy(memory_->near.data(), &fresh, sizeof(fresh));
   }
 
   [[nodiscard]] const CommandRingRef& ref() const noexcept { return ref_; }
   //! @brief One at a time, from the start.
   [[nodiscard]] CommandReader reader() const noexcept { return {ref_, start_}; }
+  //! @brief What it owns, for those who free it later than the ring.
+  [[nodiscard]] std::shared_ptr<const void> memory() const noexcept { return memory_; }
   [[nodiscard]] CommandWriter writer() const noexcept { return {ref_, start_}; }  //!< where no kernel writes
 
  private:
@@ -210,9 +211,15 @@ class CommandRing {
     std::uint32_t head;
   };
 
+  struct Memory {
+    explicit Memory(std::size_t board_bytes) noexcept
+        : board(board_bytes, comm::Place::board), near(sizeof(Near), comm::Place::device) {}
+    comm::Arena<Exec> board, near;
+  };
+
   CommandRing() = default;
 
-  std::unique_ptr<comm::Arena<Exec>> board_, near_;
+  std::shared_ptr<Memory> memory_;
   CommandRingRef ref_;
   std::uint32_t start_ = 0;
 };

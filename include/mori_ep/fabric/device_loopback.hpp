@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "mori_ep/comm/communicator.hpp"
+#include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/error.hpp"
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/fabric/fabric.hpp"
@@ -33,8 +35,9 @@ namespace mori_ep::fabric {
 //! Room      give the operators a block_num that leaves a quarter of a device's multiprocessors free.
 //! Queues    endpoints of a device share kStreams streams; load kernels early and give streams queues of their own, as
 //!           for ranks that share a device (CUDA_MODULE_LOADING=EAGER, CUDA_DEVICE_MAX_CONNECTIONS=32).
-//! Ends      destroy, recover and allocate only when all ranks' work has ended: what frees memory waits for the device,
-//!           and the runtime holds back launches meanwhile, these among them.
+//! Ends      free and allocate memory of the device, or pinned, only when all ranks' work has ended: what frees it waits
+//!           for the device, and the runtime holds back launches meanwhile, these among them. What an endpoint has is
+//!           freed with the last rank's.
 template <exec::ExecPolicy Exec>
 class DeviceLoopback {
  public:
@@ -63,15 +66,15 @@ class DeviceLoopback {
                    .hint = "fabric::DeviceLoopback has queue_pairs and depth alone. Use fabric::Loopback."};
     if (here.ok()) {
       state = std::make_unique<State>(comm.rank(), comm.world(), options);
-      if (state->words == nullptr)
+      if (state->words() == nullptr)
         here = Error{.code = Errc::out_of_memory,
                      .rank = comm.rank(),
                      .field = "bytes for the ends of requests",
                      .value = static_cast<std::int64_t>(state->bytes()),
                      .hint = "Free pinned memory, or give a smaller depth."};
     }
-    auto ports = loopback::join(comm, std::make_shared<loopback::Port>(arena, board, std::move(owner)), kOrder, options,
-                                std::move(here));
+    auto ports = loopback::join(comm, std::make_shared<loopback::Port>(arena, board, kept(std::move(owner), state)),
+                                kOrder, options, std::move(here));
     if (!ports.ok()) return ports.status();
     state->ports = std::move(*ports);
     if (Status s = check_reach(comm); !s.ok()) return s;
@@ -133,7 +136,7 @@ class DeviceLoopback {
           ordinal(Exec::ordinal()),
           ledger(rank_here, world, options.queue_pairs, options.depth),
           sent(static_cast<std::size_t>((world * options.queue_pairs + 1) * options.depth)),
-          words(reinterpret_cast<std::uint64_t*>(Exec::allocate_board(bytes()))),
+          memory(std::make_shared<comm::Arena<Exec>>(bytes(), comm::Place::board)),
           shared(stream_of(ordinal, rank_here % kStreams)) {
       (void)Exec::template prepare<loopback::CarryKernel>();  // not while ranks' kernels wait for its first launch
     }
@@ -141,10 +144,10 @@ class DeviceLoopback {
     State& operator=(const State&) = delete;
     ~State() {
       if (first != next) (void)Exec::synchronize(shared->stream);  // arenas and words outlive what is under way
-      if (words != nullptr) Exec::release_board(reinterpret_cast<std::byte*>(words), bytes());
     }
     [[nodiscard]] std::size_t bytes() const noexcept { return sent.size() * sizeof(std::uint64_t); }
-    [[nodiscard]] std::uint64_t* word(std::uint64_t request) const noexcept { return words + request % sent.size(); }
+    [[nodiscard]] std::uint64_t* words() const noexcept { return reinterpret_cast<std::uint64_t*>(memory->data()); }
+    [[nodiscard]] std::uint64_t* word(std::uint64_t request) const noexcept { return words() + request % sent.size(); }
     //! Acquires what CarryKernel released at its end: the request's source may be written again.
     [[nodiscard]] bool has_ended(std::uint64_t request) const noexcept {
       return std::atomic_ref<std::uint64_t>(*word(request)).load(std::memory_order_acquire) == request + 1;
@@ -157,11 +160,17 @@ class DeviceLoopback {
     int rank, ordinal;
     std::vector<std::shared_ptr<loopback::Port>> ports;
     loopback::Ledger ledger;
-    std::vector<loopback::Ended> sent;  // a ring: each request that a queue pair holds has a place
-    std::uint64_t* words;               // one for each of these, which a kernel writes at its end
-    std::uint64_t first = 0, next = 0;  // requests ever: ended, and sent
+    std::vector<loopback::Ended> sent;          // a ring: each request that a queue pair holds has a place
+    std::shared_ptr<comm::Arena<Exec>> memory;  // a word for each of these, which a kernel writes at its end
+    std::uint64_t first = 0, next = 0;          // requests ever: ended, and sent
     std::shared_ptr<Shared> shared;
   };
+
+  //! What a rank's port keeps for all.
+  static std::shared_ptr<const void> kept(std::shared_ptr<const void> owner, const std::unique_ptr<State>& state) {
+    using Both = std::array<std::shared_ptr<const void>, 2>;
+    return std::make_shared<Both>(Both{std::move(owner), state == nullptr ? nullptr : state->memory});
+  }
 
   static std::shared_ptr<Shared> stream_of(int ordinal, int index) {
     static std::mutex mutex;

@@ -9,6 +9,7 @@
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/exec/tensor_view.hpp"
 #include "mori_ep/routing/route.hpp"
+#include "mori_ep/schedule/operand_checks.hpp"
 #include "mori_ep/schedule/operands.hpp"
 
 namespace mori_ep::layout {
@@ -30,10 +31,28 @@ struct StandardMoe {
   std::int64_t max_rows_per_expert = 0;    //!< C
 };
 
+//! @brief Is `packed` memory for the rows of `local_experts` experts, of `units` T each?
+template <class T>
+[[nodiscard]] Status check(const StandardMoe<T>& packed, int local_experts, std::int64_t units,
+                           const schedule::OperandChecks& operands) noexcept {
+  std::int64_t const per_expert = packed.max_rows_per_expert, limit = INT32_MAX / local_experts;
+  if (per_expert < 1 || per_expert > limit)
+    return operands.bad("max_rows_per_expert", per_expert, limit,
+                        "Give 1 to the limit: how many rows one expert has room for.");
+  if (Status s = operands.shaped(packed.packed_recv_x, "packed_recv_x rows", "packed_recv_x columns",
+                                 "packed_recv_x row bytes", per_expert * local_experts, units, 16);
+      !s.ok())
+    return s;
+  if (packed.packed_recv_count == nullptr || packed.packed_recv_src_info == nullptr ||
+      packed.packed_recv_layout_range == nullptr || packed.row_slots == nullptr || packed.packed_dropped == nullptr)
+    return operands.bad("packed layout", 0, 1, "Every field of StandardMoe needs memory.");
+  return {};
+}
+
 //! @brief Numbers the rows of each expert, one warp per expert.
-template <class T, routing::IndexType Index>
+template <class Buffers, class T, routing::IndexType Index>
 struct IndexKernel {
-  schedule::RecvBuffers<T, Index> from;
+  Buffers from;
   StandardMoe<T> to;
   std::int32_t rank, world, local_experts, topk, max_tokens;
 
@@ -89,12 +108,12 @@ MORI_EP_HD constexpr bool is_local(Index id, std::int32_t rank, std::int32_t loc
 }
 
 //! @brief Copies each received row to its experts' rows, one warp per row: read once, written once per expert.
-template <class T, routing::IndexType Index>
+template <class Buffers, class T, routing::IndexType Index>
 struct PackKernel {
-  schedule::RecvBuffers<T, Index> from;
+  Buffers from;
   StandardMoe<T> to;
   std::int32_t rank, local_experts, topk;
-  std::size_t hidden;
+  std::size_t units;  // T of a row
 
   [[nodiscard]] std::size_t shared_bytes(int warps) const noexcept {
     return static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * sizeof(std::byte*) + 64;
@@ -117,9 +136,9 @@ struct PackKernel {
         ++copies;
       }
       ctx.warp_sync();
-      auto const* row = reinterpret_cast<const std::byte*>(from.x + static_cast<std::size_t>(r) * hidden);
+      auto const* row = reinterpret_cast<const std::byte*>(from.x + static_cast<std::size_t>(r) * units);
       ctx.multicast_row(
-          row, targets, [&] { return copies; }, hidden * sizeof(T), 0, 1);
+          row, targets, [&] { return copies; }, units * sizeof(T), 0, 1);
       ctx.warp_sync();
     }
   }
@@ -127,10 +146,10 @@ struct PackKernel {
 
 //! @brief Weights and sums each received row's experts into the registered combine buffer: fp32, one rounding, in the
 //!        order of the row's entries. An expert named twice has the sum of both weights.
-template <Element T, routing::IndexType Index>
+template <class Buffers, Element T, routing::IndexType Index>
 struct UnpackKernel {
   StandardMoe<T> from;
-  schedule::RecvBuffers<T, Index> to;
+  Buffers to;
   std::int32_t rank, local_experts, topk;
   std::size_t hidden;
   static constexpr bool kReducesRows = true;

@@ -17,7 +17,7 @@ namespace mori_ep {
 //! Letters used throughout: W ranks, M = max_num_inp_token_per_rank, H = hidden_dim, K = num_experts_per_token,
 //! E_r = num_experts_per_rank, R = receive capacity in rows.
 struct EpDispatchCombineConfig {
-  int hidden_dim = 0;                  //!< H, elements per row; a row must be a multiple of 16 bytes
+  int hidden_dim = 0;                  //!< H, elements per row; a row, as it travels, is a multiple of 16 bytes
   int max_num_inp_token_per_rank = 0;  //!< M, at least 1; a call may bring 0 to M tokens
   int num_experts_per_rank = 0;        //!< E_r, at least 1
   int num_experts_per_token = 0;       //!< K, 1 to 32
@@ -83,9 +83,8 @@ inline constexpr ConfigField kSharedConfigFields[] = {
 
 inline constexpr std::int64_t kMaxTimeoutMs = 1'000'000'000;  //!< 11 days; in nanoseconds it still fits 64 bits
 
-//! @brief Checks one rank's configuration; `element_bytes` is the size of the operator's element.
-[[nodiscard]] constexpr Status validate(const EpDispatchCombineConfig& c, int world,
-                                        std::size_t element_bytes) noexcept {
+//! @brief Checks one rank's configuration; `hidden_unit` is what the operator's rows are a multiple of, in elements.
+[[nodiscard]] constexpr Status validate(const EpDispatchCombineConfig& c, int world, int hidden_unit) noexcept {
   auto const bad = [](const char* field, std::int64_t value, std::int64_t limit, const char* hint) {
     return Status{Error{.code = Errc::invalid_config,
                         .phase = Phase::create,
@@ -97,9 +96,9 @@ inline constexpr std::int64_t kMaxTimeoutMs = 1'000'000'000;  //!< 11 days; in n
   constexpr std::int64_t kMaxInt = INT32_MAX;
   if (world < 1) return bad("world", world, 1, "A world has at least one rank.");
   if (c.hidden_dim < 1) return bad("hidden_dim", c.hidden_dim, 1, "Give the elements per row.");
-  if (static_cast<std::size_t>(c.hidden_dim) * element_bytes % 16 != 0)
-    return bad("hidden_dim", c.hidden_dim, static_cast<std::int64_t>(16 / element_bytes),
-               "A row must be a multiple of 16 bytes: pad hidden_dim to a multiple of the limit.");
+  if (c.hidden_dim % hidden_unit != 0)
+    return bad("hidden_dim", c.hidden_dim, hidden_unit,
+               "A row must be a multiple of 16 bytes, coded, too: pad hidden_dim to a multiple of the limit.");
   if (c.max_num_inp_token_per_rank < 1)
     return bad("max_num_inp_token_per_rank", c.max_num_inp_token_per_rank, 1, "Give the most tokens a call may bring.");
   if (std::int64_t{world} * c.max_num_inp_token_per_rank > kMaxInt)

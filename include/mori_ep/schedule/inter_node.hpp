@@ -14,8 +14,8 @@ struct InterNode {
   static constexpr bool kNeedsPeerAccess = false;
   static constexpr bool kNeedsNetwork = true;
   using Half = intra_node::Half;
-  template <class Transport, class Exec, class T, class Reduce, class Index>
-  using Runner = intra_node::Runner<Transport, Exec, T, Reduce, Index>;
+  template <class Transport, class Exec, class Quant, class Reduce, class Index>
+  using Runner = intra_node::Runner<Transport, Exec, Quant, Reduce, Index>;
 };
 
 }  // namespace mori_ep::schedule

@@ -25,8 +25,8 @@ struct InterNodeV1With {
   static constexpr bool kNeedsPeerAccess = false;
   static constexpr bool kNeedsNetwork = true;
   using Half = intra_node::Half;
-  template <class Transport, class Exec, class T, class Reduce, class Index>
-  using Runner = intra_node::Runner<Transport, Exec, T, Reduce, Index,
+  template <class Transport, class Exec, class Quant, class Reduce, class Index>
+  using Runner = intra_node::Runner<Transport, Exec, Quant, Reduce, Index,
                                     intra_node::RelayedRef<typename Transport::Ref, Partial::kExact>>;
 };
 

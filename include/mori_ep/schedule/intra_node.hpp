@@ -18,8 +18,10 @@
 
 #include "mori_ep/comm/symmetric_heap.hpp"
 #include "mori_ep/launch/launch_params.hpp"
+#include "mori_ep/quant/policy.hpp"
 #include "mori_ep/schedule/intra_node/combine_kernel.hpp"
 #include "mori_ep/schedule/intra_node/dispatch_kernel.hpp"
+#include "mori_ep/schedule/intra_node/fault_report.hpp"
 #include "mori_ep/schedule/intra_node/recovery.hpp"
 #include "mori_ep/schedule/intra_node/side_kernels.hpp"
 #include "mori_ep/schedule/join.hpp"
@@ -32,8 +34,8 @@ namespace mori_ep::schedule {
 namespace intra_node {
 
 //! @brief The host half: one rank's arena, its layout, and the launches. Not thread-safe per buffer set.
-template <class Transport, exec::ExecPolicy Exec, Element T, reduce::ReducePolicy Reduce, routing::IndexType Index,
-          class PeerRef = typename Transport::Ref>
+template <class Transport, exec::ExecPolicy Exec, quant::QuantPolicy Quant, reduce::ReducePolicy Reduce,
+          routing::IndexType Index, class PeerRef = typename Transport::Ref>
 class Runner {
  public:
   using Ref = PeerRef;  //!< the transport's, or what the schedule makes of it
@@ -41,14 +43,19 @@ class Runner {
 
   using Link = typename Transport::template Link<Exec>;
   using Options = typename Transport::Options;
+  using Row = typename Quant::Combine;                             //!< as combine sums it
+  using Received = quant::ReceivedUnit<typename Quant::Dispatch>;  //!< what dispatched rows are made of
+  using Out = RowElement<Row>;
+  using Buffers = RecvBuffers<Received, Out, Index>;
 
   [[nodiscard]] static Layout layout_of(const EpDispatchCombineConfig& config, int world, int gpu_per_node) noexcept {
     transport::NearRanks const first = Transport::near(0, world, gpu_per_node);  // the last node may be smaller
-    return Layout::make(config, world, sizeof(T), sizeof(Index),
+    return Layout::make(config, world, row_sizes(config), sizeof(Index),
                         {.far = Ref::kFar,
                          .nodes = {.per = first.end - first.begin, .world = world},
                          .relays = Ref::kRelays,
-                         .exact = sums_are_exact<Ref, T>(),
+                         .exact = sums_are_exact<Ref, Row>(),
+                         .own_first = sums_own_first<Ref, Row>(),
                          .weighted = Reduce::kWeighted});
   }
 
@@ -56,7 +63,7 @@ class Runner {
   static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
                                                 const comm::ArenaMemory& memory, const Options& options,
                                                 std::uint64_t protocol) noexcept {
-    JoinRecord mine{.protocol = protocol, .config = config, .element_bytes = sizeof(T)};
+    JoinRecord mine{.protocol = protocol, .config = config, .hidden_unit = quant::hidden_unit<Quant>()};
     launch::LaunchLimits limits;
     std::vector<int> const near = near_ranks(comm);
     mine.near_begin = near.front();
@@ -66,7 +73,7 @@ class Runner {
     mine.process = comm.location().process;
     mine.host = comm.location().host;
     bool const given = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
-    if (mine.devices > 0 && validate(config, comm.world(), sizeof(T)).ok()) {
+    if (mine.devices > 0 && validate(config, comm.world(), quant::hidden_unit<Quant>()).ok()) {
       layout = layout_of(config, comm.world(), comm.gpu_per_node());
       limits = limits_of(config, comm.world(), layout.columns);
       int const warps = config.warp_num_per_block > 0 ? config.warp_num_per_block : limits.default_warps;
@@ -160,13 +167,14 @@ class Runner {
                  .ids_stride = in.ids_stride,
                  .weights_stride = in.weights_stride,
                  .scales_stride = in.scales_stride,
-                 .row_bytes = row_bytes(),
-                 .scale_bytes = config_.scale_bytes()}};
+                 .row_bytes = row_sizes(config_).received,
+                 .scale_bytes = config_.scale_bytes(),
+                 .coded = quant::CodesDispatch<Quant> && config_.scale_bytes() != 0}};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     if (halves == Half::recv) geometry = {.blocks = 1, .warps = 1};
     geometry.shared_bytes = kernel.shared_bytes(comm_.world(), layout_.columns, kernel.args.placement.experts(),
                                                 kernel.args.topk, geometry.warps);
-    geometry.traffic_bytes = traffic(in.tokens);
+    geometry.traffic_bytes = traffic(in.tokens, row_sizes(config_).received);
     return launch(set, geometry, kernel, stream);
   }
 
@@ -196,7 +204,7 @@ class Runner {
                          .hidden = static_cast<std::size_t>(config_.hidden_dim)};
     exec::LaunchGeometry geometry{.blocks = params->block_num, .warps = params->warp_per_block};
     geometry.shared_bytes = kernel.shared_bytes(comm_.world(), kernel.topk, geometry.warps);
-    geometry.traffic_bytes = traffic(in.tokens);
+    geometry.traffic_bytes = traffic(in.tokens, row_sizes(config_).sum);
     return launch(set, geometry, kernel, stream);
   }
 
@@ -220,50 +228,17 @@ class Runner {
     exec::LaunchGeometry const geometry{.blocks = params->block_num,
                                         .warps = params->warp_per_block,
                                         .shared_bytes = kernel.shared_bytes(params->warp_per_block),
-                                        .traffic_bytes = static_cast<std::size_t>(rows) * row_bytes()};
+                                        .traffic_bytes = static_cast<std::size_t>(rows) * row_sizes(config_).sum};
     return launch(set, geometry, CountedKernel<Kernel>{kernel, at<SetState>(layout_.sets[set].state)}, stream);
   }
 
   //! @brief What this rank's kernels met, or what a peer has told of its own; ok when nothing.
   [[nodiscard]] Status fault() const noexcept {
     if (Status s = link_ ? link_->status() : Status{}; !s.ok()) return s;
-    Error error{.rank = comm_.rank(), .hint = "The operator has stopped. Bring every rank to recover()."};
-    auto* record = board_at<FaultRecord>(board_layout_.record);
-    if (std::atomic_ref(record->failed).load(std::memory_order_acquire) != 0) {
-      error.code = static_cast<Errc>(record->code);
-      error.phase = static_cast<Phase>(record->phase);
-      error.peer = record->peer;
-      error.expected = record->expected;
-      error.seen = record->seen;
-      if (error.code == Errc::timeout && Exec::kFreeWaits && limits_.sharers > config_.num_buffer_sets)
-        error.hint =
-            "The operator has stopped. Bring every rank to recover(). Ranks that share a GPU need a hardware queue "
-            "each: on NVIDIA, CUDA_DEVICE_MAX_CONNECTIONS=32 and CUDA_MODULE_LOADING=EAGER in the environment, and "
-            "streams whose first launches did not coincide (exec::Cuda::Stream).";
-      if (error.code == Errc::peer_fault) {
-        error.value = record->value;
-      } else if (error.code == Errc::invalid_argument) {
-        error.field = name(static_cast<Operand>(record->operand));
-        error.value = record->value;
-        error.limit = record->limit;
-        error.hint = static_cast<Operand>(record->operand) == Operand::token_count
-                         ? "token_count is 0 to the input's rows. Mend the call, then bring every rank to recover()."
-                         : "Combine takes every row that dispatch delivered (recv_count), and their weights when "
-                           "weights_output is asked for. Mend the call, then bring every rank to recover().";
-      }
-      return error;
-    }
-    for (int peer = 0; peer < comm_.world(); ++peer) {
-      std::uint64_t const told =
-          std::atomic_ref(board_at<std::uint64_t>(board_layout_.notices)[peer]).load(std::memory_order_acquire);
-      if (told == 0) continue;
-      error.code = Errc::peer_fault;
-      error.phase = fault_phase(told);
-      error.peer = fault_blamed(told);
-      error.value = peer;
-      return error;
-    }
-    return {};
+    bool const shares_device = Exec::kFreeWaits && limits_.sharers > config_.num_buffer_sets;
+    return told_fault(*board_at<FaultRecord>(board_layout_.record),
+                      std::span(board_at<std::uint64_t>(board_layout_.notices), std::size_t(comm_.world())),
+                      comm_.rank(), shares_device);
   }
 
   [[nodiscard]] fabric::Traffic network_traffic(int peer) const noexcept {
@@ -315,6 +290,7 @@ class Runner {
     if constexpr (Ref::kFar) {
       // Whatever was on its way over the network has arrived, or never will, before anybody begins anew.
       link_.reset();
+      arenas_.keep(nullptr);  // its ring: while no rank has a kernel
       if (auto ended = agree(comm_, members, Step::network_ended, members_.size()); !ended.ok()) return ended.status();
     }
     Status ready = initialise();
@@ -334,21 +310,16 @@ class Runner {
     return *out;  // a stream that is waited for has its kernels' stores done
   }
 
-  [[nodiscard]] RecvBuffers<T, Index> buffers(int set) const noexcept {
+  [[nodiscard]] Buffers buffers(int set) const noexcept {
     const SetLayout& s = layout_.sets[set];
-    return {at<T>(s.recv_x),
-            at<float>(s.recv_weights),
-            at<Index>(s.recv_ids),
-            at<std::byte>(s.recv_scales),
-            at<std::int32_t>(s.recv_src_pos),
-            at<T>(s.combine_x),
-            &at<SetState>(s.state)->totals,
-            at<std::int32_t>(s.expert_count)};
+    return {at<Received>(s.recv_x),         at<float>(s.recv_weights),        at<Index>(s.recv_ids),
+            at<std::byte>(s.recv_scales),   at<std::int32_t>(s.recv_src_pos), at<Out>(s.combine_x),
+            &at<SetState>(s.state)->totals, at<std::int32_t>(s.expert_count)};
   }
 
  private:
-  using Dispatch = DispatchKernel<Ref, Index, Reduce::kWeighted>;
-  using Combine = CombineKernel<Ref, T, Reduce::kWeighted>;
+  using Dispatch = DispatchKernel<Ref, Index, Reduce::kWeighted, quant::CodedOrVoid<typename Quant::Dispatch>>;
+  using Combine = CombineKernel<Ref, Row, Reduce::kWeighted>;
 
   Runner(const comm::Communicator& comm, const EpDispatchCombineConfig& config, const Layout& layout,
          const launch::LaunchLimits& limits, comm::SymmetricHeap<Exec> arenas,
@@ -378,6 +349,7 @@ class Runner {
                                       .board = {boards_.base(), board_layout_.bytes},
                                       .owner = std::make_shared<std::array<std::shared_ptr<const void>, 2>>(
                                           std::array{arenas_.owner(), boards_.owner()}),
+                                      .keep = [this](std::shared_ptr<const void> m) { arenas_.keep(std::move(m)); },
                                       .fault = [this] { return own_fault_word(); },
                                       .notices = board_layout_.notices.offset,
                                       .lost = [this](int peer) { return note_lost(peer); }},
@@ -470,11 +442,12 @@ class Runner {
     if (Ref::kRelays) return layout_.relay[0].nodes.per;
     return config_.reduce_gpu_per_node > 0 ? config_.reduce_gpu_per_node : comm_.gpu_per_node();
   }
-  [[nodiscard]] std::size_t row_bytes() const noexcept {
-    return static_cast<std::size_t>(config_.hidden_dim) * sizeof(T);
+  [[nodiscard]] static RowSizes row_sizes(const EpDispatchCombineConfig& config) noexcept {
+    auto const hidden = static_cast<std::size_t>(config.hidden_dim);
+    return {quant::received_row_bytes<Quant>(hidden), quant::combine_row_bytes<Quant>(hidden), hidden * sizeof(Out)};
   }
-  [[nodiscard]] std::size_t traffic(int tokens) const noexcept {
-    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes();
+  [[nodiscard]] std::size_t traffic(int tokens, std::size_t row_bytes) const noexcept {
+    return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(layout_.routes_per_token) * row_bytes;
   }
   [[nodiscard]] FaultPort<Ref> port() const noexcept {
     return {Ref{Transport::ref(at<std::byte*>(layout_.bases), arenas_.base(), comm_, link_->ring())},
@@ -593,8 +566,8 @@ struct IntraNode {
   static constexpr bool kNeedsPeerAccess = true;
   static constexpr bool kNeedsNetwork = false;
   using Half = intra_node::Half;
-  template <class Transport, class Exec, class T, class Reduce, class Index>
-  using Runner = intra_node::Runner<Transport, Exec, T, Reduce, Index>;
+  template <class Transport, class Exec, class Quant, class Reduce, class Index>
+  using Runner = intra_node::Runner<Transport, Exec, Quant, Reduce, Index>;
 };
 
 }  // namespace mori_ep::schedule

@@ -45,7 +45,7 @@ struct Carried {
 struct JoinRecord {
   std::uint64_t protocol = 0;
   EpDispatchCombineConfig config;
-  std::uint64_t element_bytes = 0;                     //!< of the rank's operator
+  std::int32_t hidden_unit = 1;                        //!< what H must be a multiple of for the rank's operator
   std::int64_t needed_bytes = 0;                       //!< the arena's size by this rank's configuration
   std::int64_t heap_limit = INT64_MAX, heap_used = 0;  //!< bytes: MORI_SHMEM_HEAP_SIZE and what is taken of it
   std::int64_t memory_bytes = 0;                       //!< what it has: allocated, or the caller's
@@ -105,8 +105,7 @@ struct JoinRecord {
       error.rank = rank;
       return Status{error};
     };
-    if (Status s = validate(r.config, world, static_cast<std::size_t>(r.element_bytes)); !s.ok())
-      return fail(s.error());
+    if (Status s = validate(r.config, world, r.hidden_unit); !s.ok()) return fail(s.error());
     for (const ConfigField& field : kSharedConfigFields)
       if (field.get(r.config) != field.get(records[0].config))
         return fail({.code = Errc::config_mismatch,

@@ -34,14 +34,14 @@ struct CombineOperands {
 };
 
 //! @brief The buffers of one set, on the machine where kernels run.
-template <class T, routing::IndexType Index>
+template <class Received, class Out, routing::IndexType Index>
 struct RecvBuffers {
-  T* x;
+  Received* x;
   float* weights;
   Index* ids;
   std::byte* scales;
   std::int32_t* src_pos;
-  T* combine_x;
+  Out* combine_x;  // where rows are not coded
   const routing::RecvTotals* totals;
   const std::int32_t* expert_count;
 };

@@ -21,8 +21,9 @@ struct NearRanks {
 
 struct Ends {
   NearRanks near;
-  std::span<std::byte> arena, board;       //!< a signal may go to either, bytes to the arena
-  std::shared_ptr<const void> owner;       //!< of both
+  std::span<std::byte> arena, board;                      //!< a signal may go to either, bytes to the arena
+  std::shared_ptr<const void> owner;                      //!< of both
+  std::function<void(std::shared_ptr<const void>)> keep;  //!< takes memory that is to be freed when the arena is
   std::function<std::uint64_t()> fault;    //!< nonzero once this rank has failed: what far ranks are then told, once
   std::size_t notices = 0;                 //!< [W] words of the board, by the rank that tells
   std::function<std::uint64_t(int)> lost;  //!< told, by a thread of the network, of a peer that it does not reach;

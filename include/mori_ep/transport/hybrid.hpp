@@ -99,6 +99,7 @@ class NetworkLink {
       }
       return error;
     }
+    ends.keep(ring->memory());
     NetworkLink link;
     link.state_ = std::make_unique<State>(std::move(*fabric), std::move(*ring), std::move(*host_ring), std::move(ends));
     return Result<NetworkLink>(std::move(link));

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "mori_ep/exec/concepts.hpp"
+#include "mori_ep/exec/gpu/encode.hpp"
 #include "mori_ep/exec/gpu/rows.hpp"
 
 namespace mori_ep::exec::gpu {
@@ -102,19 +103,24 @@ class Context {
                                                 std::size_t bytes, int part, int parts) const {
     gpu::multicast_row(src, dst, place, static_cast<RowBytes>(bytes), part * lanes + lane(), parts * lanes);
   }
-  template <Element T, bool Weighted>
+  template <CodedRowType R, class Place>
+  __device__ __forceinline__ void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales,
+                                             Place&& place, std::size_t elements, int part, int parts) const {
+    gpu::encode_row<R>(src, payloads, scales, place, static_cast<RowBytes>(elements), part, parts);
+  }
+  template <RowForm R, bool Weighted>
   __device__ __forceinline__ void reduce_rows(const std::byte* const* srcs, const float* weights, int n,
                                               std::uint32_t group_starts, std::byte* dst, std::size_t elements,
                                               int part, int parts) const {
     static_assert(Sums, "reduce_rows: give the kernel a member static constexpr bool kReducesRows = true.");
-    gpu::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, static_cast<RowBytes>(elements * sizeof(T)),
-                                  part * lanes + lane(), parts * lanes,
-                                  sums_ + kSumScratchPerWarp * static_cast<std::size_t>(warp()));
+    gpu::reduce_rows<R, Weighted>(srcs, weights, n, group_starts, dst,
+                                  static_cast<RowBytes>(payload_bytes_of<R>(elements)), part * lanes + lane(),
+                                  parts * lanes, sums_ + kSumScratchPerWarp * static_cast<std::size_t>(warp()));
   }
-  template <Element T, bool Weighted>
+  template <RowForm R, bool Weighted>
   __device__ void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst,
                            std::size_t elements, int part, int parts) const {
-    gpu::sum_rows<T, Weighted>(srcs, weights, n, dst, static_cast<RowBytes>(elements * sizeof(T)),
+    gpu::sum_rows<R, Weighted>(srcs, weights, n, dst, static_cast<RowBytes>(payload_bytes_of<R>(elements)),
                                part * lanes + lane(), parts * lanes);
   }
   template <Element T>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mori_ep/exec/gpu/vector.hpp"
+#include "mori_ep/numeric/coded_row.hpp"
 
 #if defined(__HIP__)
 
@@ -156,15 +157,92 @@ struct Target {
       return __builtin_amdgcn_ballot_w64(vote);
   }
   static __device__ std::uint32_t from_lane_0(std::uint32_t value) { return __builtin_amdgcn_readfirstlane(value); }
+  static __device__ std::uint32_t from_lane_xor(std::uint32_t value, int mask) {
+    return static_cast<std::uint32_t>(
+        __builtin_amdgcn_ds_bpermute((lane() ^ mask) * 4, static_cast<std::int32_t>(value)));
+  }
   //! fp32 products that stay apart from the sum, so that all machines agree on the bits.
   static __device__ float product(float a, float b) {
     float p = a * b;
     asm("" : "+v"(p));
     return p;
   }
+  static __device__ float reciprocal(float a) { return 1.0f / a; }
+
+  static __device__ Vec16 load_row_piece(const void* p) { return load_row(p); }
+  static __device__ Vec8 load_row_half(const void* p) {
+    return __builtin_bit_cast(Vec8, __builtin_nontemporal_load(global(static_cast<const Pair*>(p))));
+  }
+  static __device__ void store_row(void* p, const Vec8& v) {
+    __builtin_nontemporal_store(__builtin_bit_cast(Pair, v), global(static_cast<Pair*>(p)));
+  }
+
+  //! gfx940 to 942 convert fp8 FNUZ, gfx950 and gfx12 fp8 of the OCP; gfx950 fp4, too.
+  template <Code C>
+  static constexpr bool converts() {
+#if defined(__gfx942__)
+    return std::same_as<C, fp8_e4m3_fnuz>;
+#elif defined(__gfx950__)
+    return !std::same_as<C, fp8_e4m3_fnuz>;
+#elif defined(__GFX12__)
+    return std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e5m2>;
+#else
+    return false;
+#endif
+  }
+  template <Code C>
+  static __device__ void unpack(std::uint32_t word, float* out) {
+#if defined(__gfx950__)
+    if constexpr (std::same_as<C, fp4x2_e2m1>) {
+      put(out, __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(word, 1.0f, 0));
+      put(out + 2, __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(word, 1.0f, 1));
+      put(out + 4, __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(word, 1.0f, 2));
+      put(out + 6, __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(word, 1.0f, 3));
+      return;
+    }
+#endif
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
+    auto const codes = static_cast<std::int32_t>(word);
+    if constexpr (std::same_as<C, fp8_e5m2>) {
+      put(out, __builtin_amdgcn_cvt_pk_f32_bf8(codes, false));
+      put(out + 2, __builtin_amdgcn_cvt_pk_f32_bf8(codes, true));
+    } else {
+      put(out, __builtin_amdgcn_cvt_pk_f32_fp8(codes, false));
+      put(out + 2, __builtin_amdgcn_cvt_pk_f32_fp8(codes, true));
+    }
+#endif
+  }
+  //! The instructions saturate only where a mode bit says so, hence the clamp.
+  template <Code C>
+  static __device__ std::uint32_t pack(const float* in) {
+    [[maybe_unused]] auto const clamped = [&](int i) { return __builtin_amdgcn_fmed3f(in[i], C::kMax, -C::kMax); };
+#if defined(__gfx950__)
+    if constexpr (std::same_as<C, fp4x2_e2m1>) {
+      std::uint32_t word = 0;
+      word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, clamped(0), clamped(1), 1.0f, 0);
+      word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, clamped(2), clamped(3), 1.0f, 1);
+      word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, clamped(4), clamped(5), 1.0f, 2);
+      return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, clamped(6), clamped(7), 1.0f, 3);
+    }
+#endif
+#if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
+    if constexpr (std::same_as<C, fp8_e5m2>) {
+      std::int32_t const low = __builtin_amdgcn_cvt_pk_bf8_f32(clamped(0), clamped(1), 0, false);
+      return static_cast<std::uint32_t>(__builtin_amdgcn_cvt_pk_bf8_f32(clamped(2), clamped(3), low, true));
+    } else {
+      std::int32_t const low = __builtin_amdgcn_cvt_pk_fp8_f32(clamped(0), clamped(1), 0, false);
+      return static_cast<std::uint32_t>(__builtin_amdgcn_cvt_pk_fp8_f32(clamped(2), clamped(3), low, true));
+    }
+#else
+    return 0;
+#endif
+  }
 
  private:
   using Word = std::uint32_t __attribute__((may_alias));
+  using Pair = std::uint32_t __attribute__((ext_vector_type(2), may_alias));
+  using Floats = float __attribute__((ext_vector_type(2)));
+  static __device__ void put(float* out, Floats pair) { out[0] = pair.x, out[1] = pair.y; }
   //! A class cannot be copied from an address space; its words can.
   template <class T>
   struct Parts {

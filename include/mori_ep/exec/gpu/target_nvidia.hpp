@@ -3,6 +3,7 @@
 #pragma once
 
 #include "mori_ep/exec/gpu/vector.hpp"
+#include "mori_ep/numeric/coded_row.hpp"
 
 #if defined(__CUDACC__) && !defined(__HIP__)
 
@@ -122,7 +123,75 @@ struct Target {
   static __device__ void warp_sync() { __syncwarp(); }
   static __device__ std::uint64_t ballot(bool vote) { return __ballot_sync(~0u, vote); }
   static __device__ std::uint32_t from_lane_0(std::uint32_t value) { return __shfl_sync(~0u, value, 0); }
+  static __device__ std::uint32_t from_lane_xor(std::uint32_t value, int mask) {
+    return __shfl_xor_sync(~0u, value, mask);
+  }
   static __device__ float product(float a, float b) { return __fmul_rn(a, b); }
+  //! IEEE, whatever -prec-div says: machines agree on scales.
+  static __device__ float reciprocal(float a) { return __frcp_rn(a); }
+
+  //! A row that is read in pieces by halves: the second half is in the first-level cache.
+  static __device__ Vec16 load_row_piece(const void* p) { return *static_cast<const Vec16*>(p); }
+  static __device__ Vec8 load_row_half(const void* p) {
+    Vec8 v;
+    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.word[0]), "=r"(v.word[1])
+                 : "l"(p)
+                 : "memory");
+    return v;
+  }
+  static __device__ void store_row(void* p, const Vec8& v) {
+    asm volatile("st.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]) : "memory");
+  }
+  template <int Bytes>
+  static __device__ void copy_piece_async(std::uint32_t to, const void* from) {
+    static_assert(Bytes == 4 || Bytes == 8);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(Bytes) : "memory");
+  }
+  static __device__ Vec8 load_shared_half(std::uint32_t from) {
+    Vec8 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "r"(from) : "memory");
+    return v;
+  }
+  static __device__ std::uint32_t load_shared_word(std::uint32_t from) {
+    std::uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+  }
+
+  //! fp8 of the OCP: sm_89. Two codes by an instruction, through fp16, which holds every fp8 exactly.
+  template <Code C>
+  static constexpr bool converts() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    return std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e5m2>;
+#else
+    return false;
+#endif
+  }
+  template <Code C>
+  static __device__ void unpack(std::uint32_t word, float* out) {
+    for (int i = 0; i < 2; ++i) {
+      auto const pair = static_cast<std::uint16_t>(word >> (16 * i));
+      std::uint32_t halves;
+      if constexpr (std::same_as<C, fp8_e4m3>)
+        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
+      else
+        asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(pair));
+      for (int j = 0; j < 2; ++j)
+        asm("cvt.f32.f16 %0, %1;" : "=f"(out[2 * i + j]) : "h"(static_cast<std::uint16_t>(halves >> (16 * j))));
+    }
+  }
+  template <Code C>
+  static __device__ std::uint32_t pack(const float* in) {
+    std::uint16_t pair[2];
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (std::same_as<C, fp8_e4m3>)
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair[i]) : "f"(in[2 * i + 1]), "f"(in[2 * i]));
+      else
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair[i]) : "f"(in[2 * i + 1]), "f"(in[2 * i]));
+    }
+    return pair[0] | std::uint32_t{pair[1]} << 16;
+  }
 };
 
 }  // namespace mori_ep::exec::gpu

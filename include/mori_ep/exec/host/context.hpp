@@ -162,22 +162,39 @@ class Context {
     Span const span = Span::part(bytes, part, parts);
     streaming_ ? host::multicast_row<true>(src, dst, n, span) : host::multicast_row<false>(src, dst, n, span);
   }
-  template <Element T, bool Weighted>
+  template <RowForm R, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                    std::byte* dst, std::size_t elements, int part, int parts) const noexcept {
-    Span const span = Span::part(elements * sizeof(T), part, parts);
-    streaming_ ? host::reduce_rows<T, Weighted, true>(srcs, weights, n, group_starts, dst, span)
-               : host::reduce_rows<T, Weighted, false>(srcs, weights, n, group_starts, dst, span);
+    auto const reduce = [&](const auto&... where) {
+      streaming_ ? host::reduce_rows<R, Weighted, true>(srcs, weights, n, group_starts, dst, where...)
+                 : host::reduce_rows<R, Weighted, false>(srcs, weights, n, group_starts, dst, where...);
+    };
+    if constexpr (CodedRowType<R>)
+      reduce(elements, part, parts);
+    else
+      reduce(Span::part(elements * sizeof(R), part, parts));
   }
-  template <Element T, bool Weighted>
+  template <RowForm R, bool Weighted>
   void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst, std::size_t elements,
                 int part, int parts) const noexcept {
-    host::vectors16::sum_rows<T, Weighted>(srcs, weights, n, dst, Span::part(elements * sizeof(T), part, parts));
+    if constexpr (CodedRowType<R>) {
+      auto const [begin, end] = Cells::part(elements, kCodedCell<R>, part, parts);
+      host::vectors16::sum_coded<R, Weighted>(srcs, weights, n, dst, R::payload_bytes(elements), begin, end);
+    } else {
+      host::vectors16::sum_rows<R, Weighted>(srcs, weights, n, dst, Span::part(elements * sizeof(R), part, parts));
+    }
   }
   template <Element T>
   void round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part,
                   int parts) const noexcept {
     host::vectors16::round_rows<T>(srcs, n, dst, Span::part(elements * sizeof(T), part, parts));
+  }
+  template <CodedRowType R, class Place>
+  void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, Place&& place,
+                  std::size_t elements, int part, int parts) const noexcept {
+    int const n = place();
+    streaming_ ? host::encode_row<R, true>(src, payloads, scales, n, elements, part, parts)
+               : host::encode_row<R, false>(src, payloads, scales, n, elements, part, parts);
   }
   void zero_row(std::byte* dst, std::size_t bytes, int part, int parts) const noexcept {
     Span const span = Span::part(bytes, part, parts);

@@ -300,6 +300,8 @@ inline void round_rows(const std::byte* const* srcs, int n, std::byte* dst, Span
 }
 #endif
 
+#include "mori_ep/exec/host/code_loops.hpp"
+
 }  // namespace mori_ep::exec::host::MORI_EP_ROW_NAMESPACE
 
 #if MORI_EP_ROW_BYTES > 16 && defined(__clang__)

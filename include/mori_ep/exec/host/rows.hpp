@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mori_ep/exec/attributes.hpp"
+#include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/numeric/element.hpp"
 
 #if defined(__SSE2__)
@@ -109,6 +110,21 @@ inline void zero_row(std::byte* dst, Span span) noexcept {
     vectors16::store_vector<Streaming>(dst + at, vectors16::Bytes{});
 }
 
+//! @brief Elements [begin, end) of a row: part `part` of `parts`, in whole cells of `cell` but for the row's end.
+struct Cells {
+  std::size_t begin, end;
+  static constexpr Cells part(std::size_t elements, std::size_t cell, int part, int parts) noexcept {
+    std::size_t const cells = (elements + cell - 1) / cell, n = static_cast<std::size_t>(parts);
+    std::size_t const begin = cells * static_cast<std::size_t>(part) / n * cell,
+                      end = cells * (static_cast<std::size_t>(part) + 1) / n * cell;
+    return {begin < elements ? begin : elements, end < elements ? end : elements};
+  }
+};
+
+//! @brief What is coded at one time: a block, or as much where there are none.
+template <CodedRowType R>
+inline constexpr std::size_t kCodedCell = R::kScaled&& R::kBlock > 128 ? static_cast<std::size_t>(R::kBlock) : 128;
+
 template <Element T, bool Weighted, bool Streaming>
 inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::byte* dst, Span span, RowVectors vectors = widest_row_vectors()) noexcept {
@@ -120,6 +136,57 @@ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int 
 #endif
   (void)vectors;
   vectors16::reduce_rows<T, Weighted, Streaming>(srcs, weights, n, group_starts, dst, span);
+}
+template <CodedRowType R, bool Weighted, bool Streaming>
+inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                        std::byte* dst, std::size_t elements, int part, int parts,
+                        RowVectors vectors = widest_row_vectors()) noexcept {
+  auto const [begin, end] = Cells::part(elements, kCodedCell<R>, part, parts);
+  std::size_t const payload = R::payload_bytes(elements);
+  bool const grouped = (group_starts & ~1u) != 0;
+#if defined(MORI_EP_WIDE_ROWS)
+  if (vectors == RowVectors::bytes64)
+    return vectors64::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin,
+                                                           end);
+  if (vectors == RowVectors::bytes32)
+    return vectors32::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin,
+                                                           end);
+#endif
+  (void)vectors;
+  vectors16::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin, end);
+}
+
+//! @brief Codes at most a block; its scale.
+template <CodedRowType R>
+inline typename R::ScaleType encode_block(const std::byte* src, std::size_t count, std::byte* codes,
+                                          RowVectors vectors) noexcept {
+#if defined(MORI_EP_WIDE_ROWS)
+  if (vectors == RowVectors::bytes64) return vectors64::encode_block<R>(src, count, codes);
+  if (vectors == RowVectors::bytes32) return vectors32::encode_block<R>(src, count, codes);
+#endif
+  (void)vectors;
+  return vectors16::encode_block<R>(src, count, codes);
+}
+
+//! @brief Codes a row once and writes it n times: codes to `payloads`, scales to `scales`.
+template <CodedRowType R, bool Streaming>
+inline void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, int n,
+                       std::size_t elements, int part, int parts, RowVectors vectors = widest_row_vectors()) noexcept {
+  constexpr std::size_t kCell = kCodedCell<R>, kCount = R::kScaled ? static_cast<std::size_t>(R::kBlock) : kCell;
+  auto const [begin, end] = Cells::part(elements, kCell, part, parts);
+  alignas(kLineBytes) std::byte codes[kCount];
+  for (std::size_t at = begin; at < end; at += kCount) {
+    std::size_t const count = at + kCount < end ? kCount : end - at;
+    auto const scale = encode_block<R>(src + at * sizeof(typename R::ElementType), count, codes, vectors);
+    std::size_t const to = R::payload_bytes(at);
+    std::byte const* const from = codes;
+    for (int i = 0; i < n; ++i) {
+      for (std::size_t byte = 0; byte < R::payload_bytes(count); byte += 16)
+        vectors16::store_vector<Streaming>(payloads[i] + to + byte, vectors16::load<vectors16::Bytes>(from + byte));
+      if constexpr (R::kScaled)
+        std::memcpy(scales[i] + at / static_cast<std::size_t>(R::kBlock) * sizeof(scale), &scale, sizeof(scale));
+    }
+  }
 }
 
 }  // namespace mori_ep::exec::host

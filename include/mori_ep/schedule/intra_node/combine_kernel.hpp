@@ -25,9 +25,12 @@
 namespace mori_ep::schedule::intra_node {
 
 //! @brief One rank's combine: y [t, H] = sum over the ranks each token went to, in ascending rank order, node by node.
-template <class PeerRef, Element T, bool Weighted>
+//!        R: the form of the rows in the registered buffer.
+template <class PeerRef, RowForm R, bool Weighted>
 struct CombineKernel {
-  static constexpr bool kExact = sums_are_exact<PeerRef, T>();  // what relays send back is wider than rows are
+  using T = RowElement<R>;
+  static constexpr bool kCoded = CodedRowType<R>;               // on the way into the registered buffer
+  static constexpr bool kExact = sums_are_exact<PeerRef, R>();  // what relays send back is wider than rows are
 
   FaultPort<PeerRef> port;
   SetLayout set;
@@ -75,7 +78,7 @@ struct CombineKernel {
       // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies
       // together.
       WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), quotient(tokens + ctx.blocks() - 1, ctx.blocks()),
-                                            Ctx::warps_per_sum(hidden * sizeof(T)));
+                                            Ctx::warps_per_sum(payload_bytes_of<R>(hidden)));
       std::int32_t const step = ctx.blocks() * share.groups,
                          first = share.group < share.groups ? ctx.block() * share.groups + share.group : tokens;
       bool ready = false;
@@ -128,7 +131,7 @@ struct CombineKernel {
   //! Puts this rank's rows where peers can read them and says so.
   template <class Ctx>
   MORI_EP_HD void offer(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch, bool stopped) const {
-    if (x == nullptr && weights == nullptr && weights_out == nullptr) {
+    if (!kCoded && x == nullptr && weights == nullptr && weights_out == nullptr) {
       // Zero-copy: the launch before wrote the rows, and the start of this one orders them.
       MORI_EP_ROLLED
       for (std::int32_t peer = ctx.block() * threads(ctx) + thread(ctx); peer < port.peers.world && !stopped;
@@ -170,7 +173,7 @@ struct CombineKernel {
                       .bytes = static_cast<std::size_t>(place.rows) * width},
                      far.ready.offset + word++ * sizeof(std::uint64_t), epoch, Phase::combine_ready);
       };
-      put(set.combine_x, far.in_x, hidden * sizeof(T));
+      put(set.combine_x, far.in_x, row_bytes_of<R>(hidden));
       put(set.combine_weights, far.in_weights, weights == nullptr ? 0 : static_cast<std::size_t>(topk) * sizeof(float));
     }
   }
@@ -180,7 +183,7 @@ struct CombineKernel {
   MORI_EP_HD void stage(Ctx& ctx, SetState* state, std::uint32_t epoch) const {
     std::int32_t const rows = ctx.load(&state->totals.recv_count);
     // Weights that are asked for must be sent by whoever has rows.
-    bool const short_x = x != nullptr && x_rows < rows;
+    bool const short_x = (kCoded || x != nullptr) && x_rows < rows;
     bool const short_weights = (weights != nullptr || weights_out != nullptr) && weights_rows < rows;
     if (short_x || short_weights) {
       if (ctx.block() == 0 && thread(ctx) == 0)
@@ -188,15 +191,21 @@ struct CombineKernel {
                    short_x ? x_rows : weights_rows, rows, short_x ? Operand::combine_rows : Operand::combine_weights);
       return;
     }
-    std::size_t const row_bytes = hidden * sizeof(T);
+    std::size_t const row_bytes = row_bytes_of<R>(hidden);
     auto const k = static_cast<std::size_t>(topk);
     MORI_EP_ROLLED
     for (std::int32_t r = ctx.block() * ctx.warps() + ctx.warp(); r < rows; r += ctx.blocks() * ctx.warps()) {
       auto const row = static_cast<std::size_t>(r);
       if (x != nullptr) {
         std::byte* target = port.peers.template mine<std::byte>(set.combine_x) + row * row_bytes;
-        ctx.multicast_row(
-            x + row * x_stride, &target, [] { return 1; }, row_bytes, 0, 1);
+        if constexpr (kCoded) {
+          std::byte* scales = target + R::payload_bytes(hidden);
+          ctx.template encode_row<R>(
+              x + row * x_stride, &target, &scales, [] { return 1; }, hidden, 0, 1);
+        } else {
+          ctx.multicast_row(
+              x + row * x_stride, &target, [] { return 1; }, row_bytes, 0, 1);
+        }
       }
       if (weights != nullptr)
         ctx.pack(port.peers.template mine<float>(set.combine_weights) + row * k, 1, topk,
@@ -208,7 +217,7 @@ struct CombineKernel {
   template <class Ctx>
   MORI_EP_HD void return_sums(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch) const {
     if (ctx.block() == 0 && thread(ctx) == 0) ctx.store(&state->combine_sent, epoch);
-    SumReturner<PeerRef, T, Weighted, kExact>{.port = port,
+    SumReturner<PeerRef, R, Weighted, kExact>{.port = port,
                                               .far = far,
                                               .peers = s.peers,
                                               .combine_x = set.combine_x,
@@ -301,7 +310,8 @@ struct CombineKernel {
       routing::RouteEntry const entry = i < routes_per_token ? ctx.load(routes_of(t) + i) : routing::RouteEntry{};
       sources.count += routing::count_bits(ctx.ballot(entry.rank >= 0));
       if (entry.rank < 0) continue;
-      s.sources[i] = came_back<std::byte>(ctx, s.peers, entry, set.combine_x, &FarLayout::in_x, hidden * sizeof(T));
+      s.sources[i] =
+          came_back<std::byte>(ctx, s.peers, entry, set.combine_x, &FarLayout::in_x, row_bytes_of<R>(hidden));
       if constexpr (Weighted)
         s.factors[i] = ctx.load(port.peers.template mine<float>(set.route_weights) +
                                 static_cast<std::ptrdiff_t>(t) * routes_per_token + i);
@@ -323,10 +333,10 @@ struct CombineKernel {
     std::byte* out = y + token * y_stride;
     if (sources.count == 0)
       ctx.zero_row(out, hidden * sizeof(T), share.part, share.parts);
-    else if constexpr (kExact)
-      reduce_exactly(ctx, s, token, sources.count, out, share);
+    else if constexpr (sums_own_first<PeerRef, R>())
+      reduce_by_nodes(ctx, s, token, sources.count, out, share);
     else
-      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, sources.count, sources.group_starts, out, hidden,
+      ctx.template reduce_rows<R, Weighted>(s.sources, s.factors, sources.count, sources.group_starts, out, hidden,
                                             share.part, share.parts);
     if (weights_out == nullptr || share.part != 0) return;
     MORI_EP_ROLLED
@@ -334,10 +344,10 @@ struct CombineKernel {
       ctx.store(weights_out + token * weights_out_stride + k, reduce_weight(ctx, routes_of(t), sources, k));
   }
 
-  //! The rows of this node first, to one of fp32; then that and the other nodes' sums.
+  //! The rows of this node first, to a sum as relays send it; then that and the other nodes' sums.
   template <class Ctx>
-  MORI_EP_HD void reduce_exactly(Ctx& ctx, const Scratch& s, std::size_t token, std::int32_t count, std::byte* out,
-                                 const WarpShare& share) const {
+  MORI_EP_HD void reduce_by_nodes(Ctx& ctx, const Scratch& s, std::size_t token, std::int32_t count, std::byte* out,
+                                  const WarpShare& share) const {
     std::int32_t const here = quotient(port.peers.rank, ranks_per_group);
     bool const grouped = ranks_per_group < port.peers.world;
     std::int32_t begin = 0, end = grouped ? 0 : count;
@@ -347,13 +357,17 @@ struct CombineKernel {
       if (s.nodes[i] == here) end = i + 1;
     }
     if (end - begin == count) {
-      ctx.template reduce_rows<T, Weighted>(s.sources, s.factors, count, 1, out, hidden, share.part, share.parts);
+      ctx.template reduce_rows<R, Weighted>(s.sources, s.factors, count, 1, out, hidden, share.part, share.parts);
       return;
     }
     if (end > begin) {
       std::byte* const own = port.peers.template mine<std::byte>(far.own) + token * far.record.back_bytes;
-      ctx.template sum_rows<T, Weighted>(s.sources + begin, s.factors + begin, end - begin, own, hidden, share.part,
-                                         share.parts);
+      if constexpr (kExact)
+        ctx.template sum_rows<R, Weighted>(s.sources + begin, s.factors + begin, end - begin, own, hidden, share.part,
+                                           share.parts);
+      else
+        ctx.template reduce_rows<R, Weighted>(s.sources + begin, s.factors + begin, end - begin, 1, own, hidden,
+                                              share.part, share.parts);
       ctx.warp_sync();
       if (ctx.lane() == 0) {
         s.sources[begin] = own;
@@ -362,7 +376,10 @@ struct CombineKernel {
       ctx.warp_sync();
       count -= end - begin - 1;
     }
-    ctx.template round_rows<T>(s.sources, count, out, hidden, share.part, share.parts);
+    if constexpr (kExact)
+      ctx.template round_rows<T>(s.sources, count, out, hidden, share.part, share.parts);
+    else
+      ctx.template reduce_rows<T, false>(s.sources, nullptr, count, 1, out, hidden, share.part, share.parts);
   }
 
   //! Weight k of one token, summed as its row is: node by node, in ascending rank order.

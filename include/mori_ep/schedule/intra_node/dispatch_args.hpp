@@ -29,7 +29,8 @@ struct DispatchArgs {
   const float* weights;
   const std::byte* scales;
   std::size_t x_stride, ids_stride, weights_stride, scales_stride;  // bytes, elements, elements, bytes
-  std::size_t row_bytes, scale_bytes;
+  std::size_t row_bytes, scale_bytes;                               // of a row as it is received
+  bool coded;                                                       // the scales are the operator's own
 
   [[nodiscard]] MORI_EP_HD const Index* ids_of(std::int32_t token) const {
     return ids + static_cast<std::size_t>(token) * ids_stride;
@@ -38,6 +39,8 @@ struct DispatchArgs {
     return x + static_cast<std::size_t>(token) * x_stride;
   }
 
+  //! @brief Do scales go beside the rows?
+  [[nodiscard]] MORI_EP_HD bool brings_scales() const { return scales != nullptr || coded; }
   [[nodiscard]] MORI_EP_HD const float* weights_of(std::int32_t token) const {
     return weights + static_cast<std::size_t>(token) * weights_stride;
   }
@@ -167,9 +170,10 @@ struct DispatchScratch {
   std::uint32_t* copies;   // [N] of this rank's tokens for each node; `stage` has where they are staged
   std::uint32_t* relayed;  // [W] how many records each source sends to this rank
   // of this warp:
-  std::byte** targets;   // [K] the rows of the token that it moves, in ascending rank order
-  std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
-  std::uint32_t* marks;  // [kTilesAtOnce][C] votes of the tokens that it counts
+  std::byte** targets;        // [K] the rows of the token that it moves, in ascending rank order
+  std::byte** scale_targets;  // [K] their scales
+  std::int32_t* tokens;       // [kTile] those that go to the rank that it tells of them
+  std::uint32_t* marks;       // [kTilesAtOnce][C] votes of the tokens that it counts
 
   //! @brief How many tiles a window has.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t columns) noexcept {
@@ -184,7 +188,7 @@ struct DispatchScratch {
     auto const words = static_cast<std::size_t>(sums(columns, experts) + 2 * world + (PeerRef::kFar ? 5 : 0) * world +
                                                 (2 * tiles(columns) + tiles(columns) / kTilesOfRun) * columns +
                                                 warps * (kTile + kTilesAtOnce * columns));
-    auto const pointers = static_cast<std::size_t>(world + warps * topk);
+    auto const pointers = static_cast<std::size_t>(world + 2 * warps * topk);
     return words * sizeof(std::uint32_t) + pointers * sizeof(std::byte*) + 64;
   }
   template <class Ctx>
@@ -196,7 +200,8 @@ struct DispatchScratch {
     DispatchScratch s;
     s.table = pointers(world);
     s.peers = far.with_table(s.table);
-    s.targets = pointers(ctx.warps() * topk) + ctx.warp() * topk;
+    s.targets = pointers(2 * ctx.warps() * topk) + 2 * ctx.warp() * topk;
+    s.scale_targets = s.targets + topk;
     s.flags = words(sums(columns, experts) + 2 * world);
     s.before = s.flags + kFlags;
     s.total = s.before + columns;

@@ -42,8 +42,9 @@
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief One rank's dispatch. Weighted: the ticket keeps each copy's weight.
-template <class PeerRef, routing::IndexType Index, bool Weighted>
+//! @brief One rank's dispatch. Weighted: the ticket keeps each copy's weight. Form: a CodedRow that rows become on the
+//!        way, or void: they travel as they are.
+template <class PeerRef, routing::IndexType Index, bool Weighted, class Form = void>
 struct DispatchKernel {
   DispatchArgs<PeerRef, Index> args;
 
@@ -94,7 +95,7 @@ struct DispatchKernel {
   using Args = DispatchArgs<PeerRef, Index>;
   using Scratch = DispatchScratch<PeerRef>;
   using Counts = CountExchange<PeerRef, Index>;
-  using Rows = RowSender<PeerRef, Index, Weighted>;
+  using Rows = RowSender<PeerRef, Index, Weighted, Form>;
 
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void clear(Ctx& ctx, const Scratch& s) const {
@@ -204,7 +205,7 @@ struct DispatchKernel {
     put(args.far.x, args.set.recv_x, args.row_bytes);
     put(args.far.ids, args.set.recv_ids, k * sizeof(Index));
     put(args.far.weights, args.set.recv_weights, args.weights == nullptr ? 0 : k * sizeof(float));
-    put(args.far.scales, args.set.recv_scales, args.scales == nullptr ? 0 : args.scale_bytes);
+    put(args.far.scales, args.set.recv_scales, args.brings_scales() ? args.scale_bytes : 0);
     put(args.far.src_pos, args.set.recv_src_pos, sizeof(std::int32_t));
   }
 

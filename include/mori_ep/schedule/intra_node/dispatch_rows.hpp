@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mori_ep/schedule/intra_node/dispatch_args.hpp"
 #include "mori_ep/schedule/intra_node/relay_dispatch.hpp"
@@ -11,12 +12,12 @@
 namespace mori_ep::schedule::intra_node {
 
 //! @brief One block's part in sending the tokens of a window, once it is known where their rows begin. Weighted: the
-//!        ticket keeps each copy's weight.
+//!        ticket keeps each copy's weight. Form: a CodedRow that rows become on the way, or void.
 //!
 //! The warps of all blocks take parts of rows as they come free: memory serves some multiprocessors faster than others,
 //! and what is written at one time lies together. Each warp's first part is its by number; later ones are drawn from a
 //! counter, one ahead of need, so that drawing costs no time. The blocks that tell peers, and the last, draw all.
-template <class PeerRef, routing::IndexType Index, bool Weighted>
+template <class PeerRef, routing::IndexType Index, bool Weighted, class Form>
 struct RowSender {
   using Scratch = DispatchScratch<PeerRef>;
 
@@ -35,8 +36,8 @@ struct RowSender {
   //! @brief Who moves what: more parts and more warps when there are few rows. Then this warp's first part.
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void share_out(Ctx& ctx) {
-    std::int32_t const most = Ctx::most_row_parts(args.row_bytes);
-    parts = Ctx::row_parts(args.row_bytes);
+    std::int32_t const most = Ctx::most_row_parts(work_bytes());
+    parts = Ctx::row_parts(work_bytes());
     while (2 * parts <= most && 2 * count * parts <= ctx.warps() * by_number()) parts *= 2;
     scarce = count * parts <= ctx.warps() * by_number();
     movers = scarce ? ctx.warps() : Ctx::moving_warps(ctx.warps());
@@ -53,7 +54,7 @@ struct RowSender {
   template <class Ctx>
   MORI_EP_BODY MORI_EP_HD void prefetch(Ctx& ctx) const {
     std::int32_t const t = quotient(unit, parts);
-    if (t < end) ctx.prefetch_row(args.row_of(t), args.row_bytes, unit - t * parts, parts);
+    if (t < end) ctx.prefetch_row(args.row_of(t), source_bytes(), unit - t * parts, parts);
   }
 
   //! @brief This warp's share of the window's rows, and of what travels beside them.
@@ -65,8 +66,11 @@ struct RowSender {
     for (std::int32_t t = quotient(unit, parts); t < end; t = quotient(unit, parts)) {
       std::int32_t const part = unit - t * parts;
       std::uint32_t const drawn_now = scarce ? 0 : ctx.draw(drawn);
-      ctx.multicast_row(
-          args.row_of(t), s.targets, [&] { return place(ctx, t, part == 0); }, args.row_bytes, part, parts);
+      auto const where = [&] { return place(ctx, t, part == 0); };
+      if constexpr (kCoded)
+        ctx.template encode_row<Form>(args.row_of(t), s.targets, s.scale_targets, where, elements(), part, parts);
+      else
+        ctx.multicast_row(args.row_of(t), s.targets, where, args.row_bytes, part, parts);
       ctx.warp_sync();  // all have done with these targets
       if constexpr (PeerRef::kRelays)
         records().row_staged(ctx, quotient(t - begin, Scratch::kTile), (t - begin) % Scratch::kTile);
@@ -79,6 +83,22 @@ struct RowSender {
   }
 
  private:
+  static constexpr bool kCoded = !std::is_void_v<Form>;
+  //! Of a row that is coded.
+  [[nodiscard]] MORI_EP_HD std::size_t elements() const {
+    if constexpr (kCoded)
+      return args.row_bytes * static_cast<std::size_t>(Form::Traits::kElements);
+    else
+      return 0;
+  }
+  //! What says how many warps a row is work for: a lane codes 16 elements at a time, or moves 16 bytes.
+  [[nodiscard]] MORI_EP_HD std::size_t work_bytes() const { return kCoded ? elements() : args.row_bytes; }
+  [[nodiscard]] MORI_EP_HD std::size_t source_bytes() const {
+    if constexpr (kCoded)
+      return elements() * sizeof(RowElement<Form>);
+    else
+      return args.row_bytes;
+  }
   //! The blocks that have first parts by number: those that neither tell peers nor close, if there are any.
   [[nodiscard]] MORI_EP_HD std::int32_t first_numbered() const {
     return blocks - 1 > args.placement.world() ? args.placement.world() : 0;
@@ -119,6 +139,9 @@ struct RowSender {
         std::int32_t const node = d - args.placement.world();
         s.targets[at] =
             is_node(d) ? records().record(node, row) : to_be_at<std::byte>(d, args.set.recv_x, {}, row, args.row_bytes);
+        if constexpr (kCoded)
+          s.scale_targets[at] = is_node(d) ? s.targets[at] + args.far.record.scales
+                                           : to_be_at<std::byte>(d, args.set.recv_scales, {}, row, args.scale_bytes);
         if (!keeps || !lists) continue;
         std::int32_t const earlier = is_node(d) ? Nodes::other(node, args.far.nodes.of(args.port.peers.rank)) : 0;
         ctx.store(routes + entry, routing::RouteEntry{d, earlier * args.max_tokens + static_cast<std::int32_t>(row)});
@@ -127,6 +150,8 @@ struct RowSender {
         listed = copies;
         if (!goes) continue;
         s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, &FarLayout::x, row, args.row_bytes);
+        if constexpr (kCoded)
+          s.scale_targets[at] = to_be_at<std::byte>(d, args.set.recv_scales, &FarLayout::scales, row, args.scale_bytes);
         if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
         if constexpr (Weighted)
           if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));

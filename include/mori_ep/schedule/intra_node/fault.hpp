@@ -82,8 +82,12 @@ struct FaultPort {
   }
 
   MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
-    return {timeout_ns, &peers.template mine<FaultGate>(gate)->failed, boards.template mine<std::uint64_t>(notices),
-            peers.world, peer, PeerRef::kFar};
+    return {timeout_ns,
+            &peers.template mine<FaultGate>(gate)->failed,
+            boards.template mine<std::uint64_t>(notices),
+            peers.world,
+            peer,
+            PeerRef::kFar};
   }
 
   //! @brief Records this rank's first fault and tells every peer, so that nobody waits a deadline for a rank that will

@@ -92,7 +92,7 @@ struct SetLayout {
   comm::Region recv_scales;    //!< [R][scale bytes]
   comm::Region recv_src_pos;   //!< [R] i32: src_rank * M + src_token
   // read by peers
-  comm::Region combine_x;        //!< [R][H]: the registered combine input
+  comm::Region combine_x;        //!< [R][H], or coded: the registered combine input
   comm::Region combine_weights;  //!< [R][K] fp32
   // this rank's own
   comm::Region state;  //!< SetState
@@ -105,6 +105,13 @@ struct SetLayout {
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
+};
+
+//! @brief Bytes of the rows of H elements that an operator moves.
+struct RowSizes {
+  std::size_t received = 0;  //!< by a dispatch, without the scales
+  std::size_t combined = 0;  //!< as combine sums them
+  std::size_t sum = 0;       //!< as combine gives them
 };
 
 //! @brief The regions of one buffer set that serve far ranks. S = M * min(K, far ranks): the most copies that go far.
@@ -131,7 +138,7 @@ struct FarLayout {
     told = at.add(4 * w, sizeof(std::uint64_t));
     ready = at.add(w * kFarReturns, sizeof(std::uint64_t));
   }
-  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world, std::size_t row_bytes,
+  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world, const RowSizes& row,
                           std::size_t index_bytes, const Network& network) noexcept {
     if (!network.far || network.relays) return;
     auto const far_ranks = static_cast<std::size_t>(world - network.nodes.size(network.nodes.count() - 1));
@@ -139,12 +146,12 @@ struct FarLayout {
     auto const copies = static_cast<std::size_t>(c.max_num_inp_token_per_rank) * std::min(k, far_ranks);
     words = at.add(2 * w * (w + static_cast<std::size_t>(c.num_experts_per_rank) + 2), sizeof(std::uint64_t));
     places = at.add(w, sizeof(FarPlace));
-    x = at.add(copies, row_bytes);
+    x = at.add(copies, row.received);
     ids = at.add(copies, k * index_bytes);
     weights = at.add(copies, k * sizeof(float));
     scales = at.add(copies, c.scale_bytes());
     src_pos = at.add(copies, sizeof(std::int32_t));
-    in_x = at.add(copies, row_bytes);
+    in_x = at.add(copies, row.combined);
     in_weights = at.add(copies, k * sizeof(float));
   }
 };
@@ -188,13 +195,12 @@ struct Layout {
   std::int32_t routes_per_token = 1;
   std::int32_t columns = 1;  //!< of counts and votes
 
-  static constexpr Layout make(const EpDispatchCombineConfig& c, int world, std::size_t element_bytes,
+  static constexpr Layout make(const EpDispatchCombineConfig& c, int world, const RowSizes& row,
                                std::size_t index_bytes, const Network& network = {}) noexcept {
     auto const w = static_cast<std::size_t>(world), columns = static_cast<std::size_t>(network.columns(world));
     auto const k = static_cast<std::size_t>(c.num_experts_per_token);
     auto const rows = static_cast<std::size_t>(c.recv_capacity(world));
     auto const local_experts = static_cast<std::size_t>(c.num_experts_per_rank);
-    auto const row_bytes = static_cast<std::size_t>(c.hidden_dim) * element_bytes;
     auto const routes = std::min(k, w);
     comm::LayoutBuilder at;
     Layout out;
@@ -211,7 +217,7 @@ struct Layout {
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       out.far[i].add_signals(at, world, network);
-      out.relay[i].add_signals(at, c, world, row_bytes, index_bytes, network);
+      out.relay[i].add_signals(at, c, world, row.received, row.sum, index_bytes, network);
     }
     out.signal_bytes = at.bytes();
     for (int i = 0; i < c.num_buffer_sets; ++i) {
@@ -226,14 +232,14 @@ struct Layout {
       set.route_weights = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * routes, sizeof(float));
       set.sent_ids = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, index_bytes);
       set.sent_weights = at.add(static_cast<std::size_t>(c.max_num_inp_token_per_rank) * k, sizeof(float));
-      set.recv_x = at.add(rows, row_bytes);
+      set.recv_x = at.add(rows, row.received);
       set.recv_weights = at.add(rows, k * sizeof(float));
       set.recv_ids = at.add(rows, k * index_bytes);
       set.recv_scales = at.add(rows, c.scale_bytes());
       set.recv_src_pos = at.add(rows, sizeof(std::int32_t));
-      set.combine_x = at.add(rows, row_bytes);
+      set.combine_x = at.add(rows, row.combined);
       set.combine_weights = at.add(rows, k * sizeof(float));
-      out.far[i].add_rows(at, c, world, row_bytes, index_bytes, network);
+      out.far[i].add_rows(at, c, world, row, index_bytes, network);
       out.relay[i].add_rows(at, c, network);
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
                             set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
@@ -245,7 +251,7 @@ struct Layout {
                         std::max(out.relay[0].record.bytes, out.relay[0].record.back_bytes);
     else if (network.far)
       out.largest_put = static_cast<std::size_t>(c.max_num_inp_token_per_rank) *
-                        std::max({row_bytes, k * index_bytes, k * sizeof(float), c.scale_bytes()});
+                        std::max({row.received, row.combined, k * index_bytes, k * sizeof(float), c.scale_bytes()});
     return out;
   }
 };

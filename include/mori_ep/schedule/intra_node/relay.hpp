@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/schedule/intra_node/fault.hpp"
 #include "mori_ep/schedule/intra_node/work_split.hpp"
 
@@ -36,13 +37,18 @@ struct RelayedRef : Ref {
     return {Ref::with_table(table)};
   }
 };
-//! @brief Is what relays send back wider than an element?
-template <class Ref, class T>
+//! @brief Is what relays send back wider than an element? R: the form of the rows that are summed.
+template <class Ref, RowForm R>
 constexpr bool sums_are_exact() noexcept {
   if constexpr (Ref::kRelays)
-    return Ref::kExactSums && sizeof(T) < sizeof(float);
+    return Ref::kExactSums && sizeof(RowElement<R>) < sizeof(float);
   else
     return false;
+}
+//! @brief Are a node's rows summed apart, before they meet the sums of other nodes, which have another form?
+template <class Ref, RowForm R>
+constexpr bool sums_own_first() noexcept {
+  return sums_are_exact<Ref, R>() || (Ref::kRelays && CodedRowType<R>);
 }
 
 //! @brief This rank as the relay of others: walks the records that it was sent, or owes sums for.

@@ -6,14 +6,14 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "mori_ep/numeric/element.hpp"
+#include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/schedule/intra_node/relay.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
 //! @brief This rank as the relay of others, in a combine. Weighted: with the copies' weights, which dispatch has kept.
-//!        Exact: the sums are fp32, else elements.
-template <class PeerRef, Element T, bool Weighted, bool Exact>
+//!        Exact: the sums are fp32, else elements. R: the form of the rows.
+template <class PeerRef, RowForm R, bool Weighted, bool Exact>
 struct SumReturner {
   const FaultPort<PeerRef>& port;
   const RelayLayout& far;
@@ -25,7 +25,7 @@ struct SumReturner {
   const std::byte** sources;  // [K] of this warp
   float* row_factors;         // [K] of this warp
 
-  using Sum = std::conditional_t<Exact, float, T>;
+  using Sum = std::conditional_t<Exact, float, RowElement<R>>;
 
   //! @brief This warp's share; the rows of this node have been acquired.
   template <class Ctx>
@@ -62,15 +62,15 @@ struct SumReturner {
     std::int32_t const first = port.peers.near.begin, ranks = port.peers.near.end - first;
     std::int32_t const count = each_kept(ctx, rows, ranks, [&](std::int32_t at, std::int32_t r, std::int32_t row) {
       sources[at] =
-          peers.template at<std::byte>(first + r, combine_x) + static_cast<std::size_t>(row) * hidden * sizeof(T);
+          peers.template at<std::byte>(first + r, combine_x) + static_cast<std::size_t>(row) * row_bytes_of<R>(hidden);
       if constexpr (Weighted) row_factors[at] = ctx.load(factors + r);
     });
     if (count == 0)
       ctx.zero_row(out, hidden * sizeof(Sum), 0, 1);
     else if constexpr (Exact)
-      ctx.template sum_rows<T, Weighted>(sources, row_factors, count, out, hidden, 0, 1);
+      ctx.template sum_rows<R, Weighted>(sources, row_factors, count, out, hidden, 0, 1);
     else
-      ctx.template reduce_rows<T, Weighted>(sources, row_factors, count, 1, out, hidden, 0, 1);
+      ctx.template reduce_rows<R, Weighted>(sources, row_factors, count, 1, out, hidden, 0, 1);
     // Weights always: those who asked for none look at none, and a relay without rows need not have given any.
     by_lane(ctx, topk, [&](std::int32_t k) {
       float total = 0;

@@ -47,7 +47,7 @@ struct RecordSender {
     };
     using Word = std::int32_t;
     std::uint32_t const carries = (args.weights != nullptr ? std::uint32_t{RecordLayout::kWeights} : 0u) |
-                                  (args.scales != nullptr ? std::uint32_t{RecordLayout::kScales} : 0u);
+                                  (args.brings_scales() ? std::uint32_t{RecordLayout::kScales} : 0u);
     by_lane(ctx, copies, [&](std::int32_t c) {
       ctx.store(field(static_cast<Word*>(nullptr), c, at.source), args.port.peers.rank * args.max_tokens + s.tokens[c]);
       ctx.store(field(static_cast<std::uint32_t*>(nullptr), c, at.carries), carries);

@@ -17,8 +17,9 @@ struct Network {
   bool far = false;  //!< may there be ranks that only a network reaches?
   Nodes nodes;       //!< of ranks that load and store reach
   bool relays = false;
-  bool exact = false;     //!< what relays send back is fp32
-  bool weighted = false;  //!< relays weight rows
+  bool exact = false;      //!< what relays send back is fp32
+  bool own_first = false;  //!< a rank sums the rows of its own node first, apart
+  bool weighted = false;   //!< relays weight rows
 
   //! @brief The ranks and, where there are relays, the nodes.
   [[nodiscard]] constexpr int columns(int world) const noexcept { return world + (relays ? nodes.count() : 0); }
@@ -81,15 +82,16 @@ struct RelayLayout {
   comm::Region relayed;  //!< [S] i32: records that a source has sent in the last dispatch
   comm::Region sent;     //!< [2][N] i32, by epoch's parity: records sent to each node
   comm::Region factors;  //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
-  comm::Region own;      //!< [M] sums, where sums come back exact: the sum of this rank's node
+  comm::Region own;      //!< [M] sums, where they are made apart (Network::own_first): of this rank's node
 
   //! @brief Nothing, where there are no relays.
   constexpr void add_signals(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
-                             std::size_t row_bytes, std::size_t index_bytes, const Network& network) noexcept {
+                             std::size_t row_bytes, std::size_t sum_bytes, std::size_t index_bytes,
+                             const Network& network) noexcept {
     if (!network.relays) return;
     nodes = network.nodes;
     record = RecordLayout::make(c, nodes.per, row_bytes,
-                                network.exact ? static_cast<std::size_t>(c.hidden_dim) * sizeof(float) : row_bytes,
+                                network.exact ? static_cast<std::size_t>(c.hidden_dim) * sizeof(float) : sum_bytes,
                                 index_bytes);
     chunk = c.rows_per_chunk(record.bytes);
     chunks = chunks_of(c.max_num_inp_token_per_rank);
@@ -115,7 +117,7 @@ struct RelayLayout {
     out = at.add(copies, record.bytes);
     back = at.add(slots * m, record.back_bytes);
     returned = at.add(static_cast<std::size_t>(nodes.count() - 1) * m, record.back_bytes);
-    own = at.add(network.exact && slots > 0 ? m : 0, record.back_bytes);
+    own = at.add(network.own_first && slots > 0 ? m : 0, record.back_bytes);
   }
 
   //! @brief How many chunks so many records make.

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+// Rows that are coded on the way, or codes already: bytes, scales, sums and error bounds, by every schedule.
+#include <cstdint>
+#include <cstdio>
+
+#include "support/catch.hpp"
+#include "support/coded.hpp"
+#include "support/plan.hpp"
+
+namespace mori_ep::test {
+
+namespace {
+
+template <class Operator>
+void require_rounds(bool networked) {
+  auto const seed = env_number("MORI_EP_TEST_SEED", 20261201);
+  auto const rounds = static_cast<std::uint64_t>(scaled(60, 20));
+  std::printf("coded rows: MORI_EP_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    Rng rng(mix(seed, i, 5));
+    CodedRound round{.world = rng.in(1, 6),
+                     .hidden = 32 * (rng.one_in(4) ? rng.in(1, 40) : rng.in(1, 9)),
+                     .tokens = rng.in(1, 40),
+                     .experts_per_rank = rng.in(1, 3),
+                     .topk = rng.in(1, 9),
+                     .specials = rng.one_in(3),
+                     .seed = mix(seed, i)};
+    if (networked) {
+      round.gpu_per_node = rng.in(1, 3);
+      round.world = rng.in(1, 8);
+    }
+    INFO("round " << i);
+    REQUIRE(play_coded<Operator>(round) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("elements cast to fp8") { require_rounds<CastOp>(false); }
+TEST_CASE("fp8 by blocks to the experts, fp4 by blocks back") { require_rounds<BothWaysOp>(false); }
+TEST_CASE("fp4 of the caller's with scales of the caller's; e5m2 with powers of two back, weighted") {
+  require_rounds<CarriedOp>(false);
+}
+TEST_CASE("coded rows between nodes") { require_rounds<CodedInterNodeOp>(true); }
+TEST_CASE("coded rows by relays, which round their sums") { require_rounds<CodedRelayOp>(true); }
+TEST_CASE("coded rows by relays, whose sums are exact") { require_rounds<CodedExactRelayOp>(true); }
+
+TEST_CASE("what a coded operator cannot do is refused by name") {
+  EpDispatchCombineConfig config{
+      .hidden_dim = 48, .max_num_inp_token_per_rank = 2, .num_experts_per_rank = 1, .num_experts_per_token = 1};
+  auto const refused = BothWaysOp::footprint(config, 1);
+  REQUIRE(!refused.ok());
+  REQUIRE((refused.error().field == std::string("hidden_dim") && refused.error().limit == 32));
+  config.hidden_dim = 64;
+  REQUIRE(BothWaysOp::footprint(config, 1).ok());
+  config.scale_dim = 2;
+  config.scale_type_size = 4;
+  auto const scaled_twice = BothWaysOp::footprint(config, 1);
+  REQUIRE((!scaled_twice.ok() && scaled_twice.error().field == std::string("scale_dim")));
+  REQUIRE(CarriedOp::footprint(config, 1).ok());
+}
+
+TEST_CASE("a combine that codes takes rows from a buffer, as many as dispatch delivered") {
+  Status const s = comm::LocalWorld(1).run([](comm::Communicator& comm) -> Status {
+    Stream stream;
+    auto op = CastOp::create(
+        comm,
+        {.hidden_dim = 16, .max_num_inp_token_per_rank = 2, .num_experts_per_rank = 1, .num_experts_per_token = 1});
+    if (!op.ok()) return op.status();
+    Vector<bf16> x(32), y(32);
+    Vector<std::int32_t> ids(2, 0);
+    auto got = op->dispatch({.input = {x.data(), 2, 16}, .indices = {ids.data(), 2, 1}}, stream);
+    if (!got.ok()) return got.status();
+    if (Status c = op->combine(std::move(got->ticket), {.output = {y.data(), 2, 16}}, stream); !c.ok()) return c;
+    stream.synchronize();
+    return op->status();
+  });
+  REQUIRE(s.code() == Errc::invalid_argument);
+  REQUIRE(s.error().field == std::string("combine input rows"));
+  REQUIRE(s.error().limit == 2);
+}
+
+}  // namespace mori_ep::test

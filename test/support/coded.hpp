@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+//! @file Operators whose rows are coded on the way, and a round of dispatch and combine of all ranks that is compared with
+//!       what the formats' definitions give (small_float.hpp, oracle.hpp: plain loops, no library code).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "mori_ep/mori_ep.hpp"
+#include "support/expect.hpp"
+#include "support/machine.hpp"
+#include "support/oracle.hpp"
+#include "support/random.hpp"
+#include "support/small_float.hpp"
+
+namespace mori_ep::test {
+
+//! @brief Of a round. Rows of all magnitudes; `specials`: also zeros, denormals, infinities and NaN.
+struct CodedRound {
+  int world = 2, gpu_per_node = 0, hidden = 128, tokens = 5, experts_per_rank = 2, topk = 3;
+  bool specials = false;
+  std::uint64_t seed = 1;
+};
+
+template <class Quant, class Reduce = reduce::Sum, class Index = std::int32_t>
+using CodedOp = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, Quant, Machine, Reduce, Index>;
+template <class Schedule, class Quant>
+using CodedNetworkOp =
+    EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>, Schedule, Quant, Machine>;
+
+using CastOp = CodedOp<quant::Fp8DirectCast<>>;
+using BothWaysOp = CodedOp<quant::Pair<quant::Fp8Blockwise<128>, quant::Fp4Blockwise<32>>, reduce::Sum, std::int64_t>;
+using CarriedOp = CodedOp<quant::Pair<quant::Payload<fp4x2_e2m1>, quant::Fp8Blockwise<32, fp16, fp8_e5m2, e8m0>>,
+                          reduce::WeightedSum>;
+using CodedInterNodeOp =
+    CodedNetworkOp<schedule::InterNode, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>>;
+using CodedRelayOp =
+    CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>>;
+using CodedExactRelayOp = CodedNetworkOp<
+    schedule::InterNodeV1With<partial::Exact>,
+    quant::Pair<quant::Fp8Blockwise<32, bf16, fp8_e4m3, e8m0>, quant::Fp8Blockwise<64, bf16, fp8_e4m3_fnuz>>>;
+
+//! @brief Plays it and says what is wrong, "" when nothing is.
+template <class Operator>
+std::string play_coded(const CodedRound& round);
+extern template std::string play_coded<CastOp>(const CodedRound&);
+extern template std::string play_coded<BothWaysOp>(const CodedRound&);
+extern template std::string play_coded<CarriedOp>(const CodedRound&);
+extern template std::string play_coded<CodedInterNodeOp>(const CodedRound&);
+extern template std::string play_coded<CodedRelayOp>(const CodedRound&);
+extern template std::string play_coded<CodedExactRelayOp>(const CodedRound&);
+
+}  // namespace mori_ep::test
