@@ -13,6 +13,7 @@
 #include "host_ceilings.hpp"
 #include "no_memory.hpp"
 #include "process_ranks.hpp"
+#include "quantisation.hpp"
 #include "ranks.hpp"
 #include "workload/routes.hpp"
 
@@ -130,6 +131,7 @@ std::vector<Problem> make_problems(const Options& o) {
                         .topk = topk,
                         .experts = o.experts,
                         .dtype = dtype,
+                        .quant = o.quant,
                         .schedule = o.schedule,
                         .transport = o.transport,
                         .nodes = o.nodes,
@@ -145,6 +147,10 @@ std::vector<Problem> make_problems(const Options& o) {
                         .devices = on_host ? 0 : o.devices,
                         .graph = !on_host && o.graph,
                         .cold = !on_host && o.cold};
+          with_quant(config, [&]<class Quant>(Quant*) {
+            config.received_bytes = Coding<Quant>::received_bytes(static_cast<std::size_t>(hidden));
+            config.combined_bytes = Coding<Quant>::combined_bytes(static_cast<std::size_t>(hidden));
+          });
           if (carried && config.rows_per_put == 0)
             config.rows_per_put = std::max(1, static_cast<int>(kBytesOfCarrier / config.row_bytes()));
           (void)footprint(config);  // the library's own verdict comes before any work

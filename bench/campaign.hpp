@@ -42,6 +42,7 @@ struct Options {
   bool external = false;
   int blocks = 0, warps = 0;
   int rows_per_put = 0;
+  std::string quant = "none";
   int iterations = 50, warmup = 5;
   std::uint64_t seed = 1;
   std::string exec = "host";

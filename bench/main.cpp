@@ -17,6 +17,7 @@
 #include "gpu/gpu.hpp"
 #include "launcher.hpp"
 #include "no_memory.hpp"
+#include "quantisation.hpp"
 #include "workload/whole_number.hpp"
 
 namespace {
@@ -118,6 +119,23 @@ void choose_ranks(const CLI::App& app, Options& o, int spawned) {
                      how + " out.");
 }
 
+//! What rows are on the wire.
+void check_quant(const Options& o) {
+  if (o.quant == "none") return;
+  if (o.schedule != "intranode") throw UsageError("--quant " + o.quant + " goes with --schedule intranode.");
+  for (auto const& dtype : o.dtypes)
+    if (dtype != "bf16") throw UsageError("--quant " + o.quant + " goes with --dtype bf16.");
+  bool const combines = o.quant != "fp8-dispatch" && o.quant != "fp8-carried";
+  if (combines && !o.external)
+    throw UsageError("--quant " + o.quant +
+                     " codes the rows of combine, so there is no buffer to write them to: add --external.");
+  int const unit = o.quant == "fp4-blockwise" ? 32 : 16;
+  for (int hidden : o.hidden)
+    if (hidden % unit != 0)
+      throw UsageError("--hidden " + std::to_string(hidden) + ": with --quant " + o.quant + " give a multiple of " +
+                       std::to_string(unit) + ".");
+}
+
 //! Nodes and what joins them.
 void choose_network(Options& o) {
   bool const near = o.schedule == "intranode";
@@ -192,6 +210,12 @@ int main(int argc, char** argv) {
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
   run->add_flag("--stats", run_options.stats, "Also what each rank put to each peer (table, json)");
+  run->add_option(
+         "--quant", run_options.quant,
+         "What rows are on the wire: none; fp8-cast, fp8-blockwise, fp4-blockwise: of combine (then --external); "
+         "fp8-dispatch: bf16 becomes fp8 on the way to the experts; fp8-carried: it is fp8 already")
+      ->check(CLI::IsMember(kQuants))
+      ->capture_default_str();
   bool zero_copy = false;
   auto* external =
       run->add_flag("--external", run_options.external, "Combine stages its rows from the caller's buffer");
@@ -257,6 +281,7 @@ int main(int argc, char** argv) {
     run_options.cold = cache == "cold";
     if (run->parsed()) choose_ranks(*run, options, spawned);
     choose_network(options);
+    check_quant(options);
     auto const environment = mori_ep::Environment::from_process();
     if (!environment.ok()) throw UsageError(environment.message());
     options.environment = *environment;

@@ -65,7 +65,8 @@ class MpiRank {
       : config_(problem.config()), problem_(problem), session_(session), work_(problem, session.rank()) {}
 
   Outcome run() {
-    Verifier<T> const before(problem_, config_.seed), after(problem_, ~config_.seed);
+    Verifier<T> const before(problem_, config_.seed, no_error, no_error),
+        after(problem_, ~config_.seed, no_error, no_error);
     Outcome out;
     Spans dispatch(config_.iterations, 1), combine(config_.iterations, 1), pair(config_.iterations, 1);
     std::string wrong = verify(before);

@@ -30,6 +30,8 @@ struct Config {
   int topk = 0;
   int experts = 0;
   std::string dtype;
+  std::string quant = "none";                          //!< see quantisation.hpp
+  std::size_t received_bytes = 0, combined_bytes = 0;  //!< of a row: as it is received, and as combine sums it
   std::string schedule;
   std::string transport = "xgmi";
   int nodes = 1;  //!< of ranks side by side; the last may have fewer
@@ -129,14 +131,16 @@ class Problem {
     return most;
   }
   [[nodiscard]] double dispatch_bytes() const noexcept {
-    return static_cast<double>((tokens_sent_ + rows_) * config_.row_bytes());
+    std::size_t const input = config_.quant == "fp8-carried" ? config_.received_bytes : config_.row_bytes();
+    return static_cast<double>(tokens_sent_ * input + rows_ * config_.received_bytes);
   }
   [[nodiscard]] double combine_bytes() const noexcept {
-    return static_cast<double>((rows_ + static_cast<std::size_t>(config_.world) * tokens()) * config_.row_bytes());
+    return static_cast<double>(rows_ * config_.combined_bytes +
+                               static_cast<std::size_t>(config_.world) * tokens() * config_.row_bytes());
   }
   //! @brief The copy of every row into the registered buffer, read and written, that --external adds to combine.
   [[nodiscard]] double staging_bytes() const noexcept {
-    return config_.external ? 2.0 * static_cast<double>(rows_ * config_.row_bytes()) : 0.0;
+    return config_.external ? static_cast<double>(rows_ * (config_.row_bytes() + config_.combined_bytes)) : 0.0;
   }
   //! @brief What rows that cross between nodes add to either phase. InterNodeV1: they are written to where the network
   //!        takes them, read and written by it, and read where it brings them; InterNode: the network reads from where

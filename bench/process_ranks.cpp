@@ -43,6 +43,7 @@ std::vector<std::pair<const char*, std::string>> measured_options(const Options&
       {"--topk", list(o.topk)},
       {"--dtype", list(o.dtypes)},
       {"--routing", o.routing},
+      {"--quant", o.quant},
       {"--schedule", o.schedule},
       {"--external", std::to_string(o.external)},
       {"--experts", std::to_string(o.experts)},

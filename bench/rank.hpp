@@ -2,6 +2,7 @@
 //! @file One rank's part in measuring an operator on the host, whatever its schedule and transport.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -14,6 +15,7 @@
 #include "meeting.hpp"
 #include "mori_ep/mori_ep.hpp"
 #include "no_memory.hpp"
+#include "quantisation.hpp"
 #include "run.hpp"
 #include "verify.hpp"
 
@@ -29,7 +31,8 @@ struct Timings {
 template <class Ep>
 class Rank {
  public:
-  using T = typename Ep::Token;
+  using C = Coding<typename Ep::Wire>;
+  using T = typename C::T;
   Rank(const Problem& problem, Meeting& meeting, Timings& timings, int rank, Ep& ep)
       : problem_(problem),
         config_(problem_.config()),
@@ -38,12 +41,21 @@ class Rank {
         rank_(rank),
         ep_(ep),
         x_(problem_.tokens() * hidden(), "a rank's input"),
+        sent_(C::kCarries ? x_.size() : 0, "a rank's codes"),
+        scales_(problem_.tokens() * C::carried_scales(hidden()), "a rank's scales"),
+        rows_(C::kPlainDispatch ? 0 : problem_.received(rank).size() * hidden(), "received rows as elements"),
         y_(x_.size(), "a rank's output"),
         external_(config_.external ? problem_.received(rank).size() * hidden() : 0, "the experts' rows") {
-    inputs_ = {.input = {x_.data(), config_.tokens, config_.hidden},
-               .indices = {problem_.ids(rank), config_.tokens, config_.topk},
-               .weights = {problem_.weights(rank), config_.tokens, config_.topk},
-               .launch = config_.launch};
+    if constexpr (C::kCarries)
+      inputs_.input = {sent_.data(), config_.tokens, config_.hidden};
+    else
+      inputs_.input = {x_.data(), config_.tokens, config_.hidden};
+    inputs_.indices = {problem_.ids(rank), config_.tokens, config_.topk};
+    inputs_.weights = {problem_.weights(rank), config_.tokens, config_.topk};
+    inputs_.launch = config_.launch;
+    if constexpr (C::kCarries)
+      inputs_.scales = {reinterpret_cast<const std::byte*>(scales_.data()), config_.tokens,
+                        static_cast<std::int64_t>(C::carried_scales(hidden()) * sizeof(float))};
     outputs_ = {.output = {y_.data(), config_.tokens, config_.hidden}, .launch = config_.launch};
     if (config_.external)
       outputs_.input = {external_.data(), static_cast<std::int64_t>(problem_.received(rank).size()), config_.hidden};
@@ -52,20 +64,36 @@ class Rank {
   //! One dispatch, the experts, one combine, all of it checked.
   bool verify(const Verifier<T>& verifier) {
     verifier.fill_input(rank_, x_.data());
+    if constexpr (C::kCarries) {
+      C::to_input(x_.data(), x_.size(), sent_.data());
+      std::fill_n(scales_.data(), scales_.size(), 1.0f);
+    }
     y_.poison();
     if (!meeting_.wait()) return false;
     auto got = ep_.dispatch(inputs_, stream_);
     if (!got.ok()) return complain(got.message());
     if (mori_ep::Status s = ep_.check(got->ticket, stream_); !s.ok()) return complain(s.message());
+    const T* rows = nullptr;
+    if constexpr (C::kPlainDispatch) {
+      rows = got->rows.data;
+    } else {
+      rows = rows_.data();
+      auto const scales = static_cast<std::size_t>(got->scales.cols);
+      for (std::size_t i = 0; i < std::min(static_cast<std::size_t>(*got->recv_count), rows_.size() / hidden()); ++i)
+        C::to_elements(got->rows.data + i * hidden(), got->scales.data + i * scales, hidden(),
+                       rows_.data() + i * hidden());
+    }
     Received<T> const received{.count = *got->recv_count,
-                               .rows = got->rows.data,
+                               .rows = rows,
                                .ids = got->indices.data,
                                .weights = got->weights.data,
                                .sources = ep_.get_dispatch_src_token_pos(got->ticket).data,
                                .expert_count = got->expert_count};
     std::string const wrong = verifier.check_dispatched(rank_, received);
-    auto const registered = ep_.get_registered_combine_input_buffer(got->ticket);
-    if (wrong.empty()) verifier.apply_experts(rank_, received, config_.external ? external_.data() : registered.data);
+    T* results = external_.data();
+    if constexpr (mori_ep::quant::HasPlainCombine<typename Ep::Wire>)
+      if (!config_.external) results = ep_.get_registered_combine_input_buffer(got->ticket).data;
+    if (wrong.empty()) verifier.apply_experts(rank_, received, results);
     if (!wrong.empty()) return complain(wrong);
     if (!meeting_.wait()) return false;
     if (mori_ep::Status s = ep_.combine(std::move(got->ticket), outputs_, stream_); !s.ok())
@@ -174,7 +202,11 @@ class Rank {
   Timings& timings_;
   int rank_;
   Ep& ep_;
-  Buffer<T> x_, y_, external_;
+  Buffer<T> x_;
+  Buffer<typename C::Input> sent_;  // x_ as codes, where the caller's are
+  Buffer<float> scales_;
+  Buffer<T> rows_;  // received, as elements, where they are codes
+  Buffer<T> y_, external_;
   typename Ep::DispatchInputs inputs_;
   typename Ep::CombineInputs outputs_;
   mori_ep::exec::Host::Stream stream_;
@@ -204,7 +236,8 @@ inline Wire gather(const mori_ep::Communicator& comm, const Wire& own) {
 template <class Ep>
 Outcome run_with(const Problem& problem, const mori_ep::Communicator& comm, Meeting& meeting, const Progress& progress,
                  const typename Ep::TransportOptions& network = {}) {
-  using T = typename Ep::Token;
+  using C = Coding<typename Ep::Wire>;
+  using T = typename C::T;
   const Config& config = problem.config();
   Timings own = with_memory_for("the times of " + std::to_string(config.iterations) + " iterations",
                                 3 * sizeof(Span) * static_cast<std::uint64_t>(config.iterations),
@@ -213,7 +246,8 @@ Outcome run_with(const Problem& problem, const mori_ep::Communicator& comm, Meet
   Wire wire;
   try {
     // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
-    Verifier<T> const before(problem, config.seed), after(problem, ~config.seed);
+    Verifier<T> const before(problem, config.seed, C::dispatch_error, C::combine_error),
+        after(problem, ~config.seed, C::dispatch_error, C::combine_error);
     // The library's deadlines begin when all are there.
     if (meeting.wait()) {
       auto ep = Ep::create(comm, operator_config(config), {}, -1, network);

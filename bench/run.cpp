@@ -7,6 +7,7 @@
 #include "element_types.hpp"
 #include "meeting.hpp"
 #include "operators.hpp"
+#include "quantisation.hpp"
 #include "rank.hpp"
 
 namespace ep_bench {
@@ -19,6 +20,8 @@ mori_ep::EpDispatchCombineConfig operator_config(const Config& c) {
           .num_experts_per_rank = c.experts_per_rank(),
           .num_experts_per_token = c.topk,
           .num_experts = c.experts,
+          .scale_dim = c.quant == "fp8-carried" ? static_cast<int>((c.hidden + 127) / 128) : 0,
+          .scale_type_size = c.quant == "fp8-carried" ? static_cast<int>(sizeof(float)) : 0,
           .rows_per_put = c.rows_per_put,
           .block_num = c.launch.block_num,
           .warp_num_per_block = c.launch.warp_per_block};
@@ -33,7 +36,7 @@ mori_ep::Footprint footprint(const Config& config) {
     };
     if (config.schedule == "internode") return of(static_cast<NodesOf<mori_ep::schedule::InterNode, T>*>(nullptr));
     if (config.schedule == "v1") return of(static_cast<NodesOf<mori_ep::schedule::InterNodeV1, T>*>(nullptr));
-    return of(static_cast<NodeOf<T>*>(nullptr));
+    return with_quant(config, [&]<class Quant>(Quant*) { return of(static_cast<NodeOf<Quant>*>(nullptr)); });
   });
 }
 
@@ -53,8 +56,10 @@ Outcome run_rank(const Problem& problem, const Communicator& comm, Meeting meeti
   if (config.transport == "verbs") return run_over_verbs(problem, comm, meeting, progress);
   if (config.schedule == "internode") return run_internode(problem, comm, meeting, progress);
   if (config.schedule == "v1") return run_v1(problem, comm, meeting, progress);
-  return with_element_type(config.dtype,
-                           [&]<class T>(T) { return run_with<NodeOf<T>>(problem, comm, meeting, progress); });
+  if (config.quant != "none") return run_coded(problem, comm, meeting, progress);
+  return with_element_type(config.dtype, [&]<class T>(T) {
+    return run_with<NodeOf<mori_ep::quant::None<T>>>(problem, comm, meeting, progress);
+  });
 }
 
 Outcome run_threads(const Problem& problem, const mori_ep::Environment& environment, const Progress& progress) {

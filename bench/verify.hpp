@@ -66,12 +66,21 @@ struct Received {
   const std::int32_t* expert_count = nullptr;  //!< [E_r], or nullptr: not counted
 };
 
+//! @brief Of rows that travel as they are.
+inline double no_error(double) { return 0; }
+
 //! @brief Each check returns what differs first, or an empty string.
 template <mori_ep::Element T>
 class Verifier {
  public:
-  Verifier(const Problem& problem, std::uint64_t payload_seed)
-      : problem_(problem), config_(problem.config()), payload_(payload_seed, config_) {}
+  //! @brief How far elements may be off by what a wire format does, where the largest of their row is given.
+  using Error = double (*)(double largest);
+  Verifier(const Problem& problem, std::uint64_t payload_seed, Error dispatch_error, Error combine_error)
+      : problem_(problem),
+        config_(problem.config()),
+        payload_(payload_seed, config_),
+        dispatch_error_(dispatch_error(kLargest)),
+        combine_error_(combine_error) {}
 
   void fill_input(int rank, T* x) const {
     for (int t = 0; t < config_.tokens; ++t) payload_.row(rank, t, x + offset(t));
@@ -104,7 +113,7 @@ class Verifier {
                str(got.sources[i] % config_.tokens) + ", expected " + str(source) + ":" + str(token);
       payload_.row(source, token, row.data());
       const T* got_row = got.rows + i * hidden();
-      if (auto at = differing(got_row, row.data()); at < hidden()) return where() + element(got_row, row, at);
+      if (auto at = too_far(got_row, row.data()); at < hidden()) return where() + element(got_row, row, at);
       const std::int32_t* ids = problem_.ids(source, token);
       const float* weights = problem_.weights(source, token);
       for (std::size_t j = 0; j < k; ++j) {
@@ -149,6 +158,7 @@ class Verifier {
   //!        each rank's row is rounded once, the sum once more, and fp32 adds and multiplies in between; relays round the
   //!        sum of their node, too.
   [[nodiscard]] std::string check_combined(int rank, const T* y) const {
+    double const dispatch_error = dispatch_error_;
     double const unit = std::is_same_v<T, float> ? 0x1p-24 : std::is_same_v<T, mori_ep::bf16> ? 0x1p-8 : 0x1p-11;
     double const smallest = std::is_same_v<T, mori_ep::fp16> ? 0x1p-24 * config_.topk : 0.0;  // denormals
     double const fp32 = 0x1p-24 * 2 * (config_.topk + 4);
@@ -161,6 +171,7 @@ class Verifier {
       for (std::size_t h = 0; h < hidden(); ++h)
         x[h] = x[h + hidden()] = static_cast<double>(static_cast<float>(row[h]));
       for (auto* v : {&sum, &magnitude, &terms, &relayed}) std::fill(v->begin(), v->end(), 0.0);
+      double coded = 0;  // what coding may add, on the way there and back
       for (int d = 0; d < config_.world; ++d) {
         if (!problem_.goes_to(rank, t, d)) continue;
         std::fill(of_rank.begin(), of_rank.end(), 0.0);
@@ -169,11 +180,15 @@ class Verifier {
           if (problem_.owner(e) != d) continue;
           double const factor = problem_.weights(rank, t)[k] * (1.0 + static_cast<double>(e) / config_.experts);
           const double* rotated = x.data() + e % config_.hidden;
+          coded += std::abs(factor) * dispatch_error;
           for (std::size_t h = 0; h < hidden(); ++h) {
             of_rank[h] += factor * rotated[h];
             terms[h] += std::abs(factor * rotated[h]);
           }
         }
+        double largest = 0;
+        for (double v : of_rank) largest = std::max(largest, std::abs(v));
+        coded += combine_error_(largest + coded);
         for (std::size_t h = 0; h < hidden(); ++h) {
           sum[h] += of_rank[h];
           magnitude[h] += std::abs(of_rank[h]);
@@ -183,7 +198,7 @@ class Verifier {
       for (std::size_t h = 0; h < hidden(); ++h) {
         double const got = static_cast<double>(static_cast<float>(y[offset(t) + h]));
         double const allowed = unit * ((1 + unit) * (magnitude[h] + (1 + unit) * relayed[h]) + std::abs(sum[h])) +
-                               (1 + unit) * fp32 * terms[h] + (relays ? 2 : 1) * smallest;
+                               (1 + unit) * fp32 * terms[h] + (relays ? 2 : 1) * smallest + (1 + 3 * unit) * coded;
         if (!(std::abs(got - sum[h]) <= allowed))
           return "combine: rank " + str(rank) + ", token " + str(t) + ", element " + str(h) + ": got " + str(got) +
                  ", expected " + str(sum[h]) + " +- " + str(allowed);
@@ -209,6 +224,15 @@ class Verifier {
     while (std::memcmp(got + at, expected + at, sizeof(T)) == 0) ++at;
     return at;
   }
+  //! The first element that is further off than the format allows, or H.
+  [[nodiscard]] std::size_t too_far(const T* got, const T* expected) const {
+    if (dispatch_error_ == 0) return differing(got, expected);
+    std::size_t at = 0;
+    while (at < hidden() && std::abs(static_cast<double>(static_cast<float>(got[at])) -
+                                     static_cast<double>(static_cast<float>(expected[at]))) <= dispatch_error_)
+      ++at;
+    return at;
+  }
   static std::string element(const T* got, const std::vector<T>& expected, std::size_t at) {
     return "element " + str(at) + ": got " + str(static_cast<float>(got[at])) + ", expected " +
            str(static_cast<float>(expected[at]));
@@ -217,6 +241,9 @@ class Verifier {
   const Problem& problem_;
   const Config& config_;
   Payload<T> payload_;
+  static constexpr double kLargest = 2;  // of payload
+  double dispatch_error_;
+  Error combine_error_;
 };
 
 }  // namespace ep_bench

@@ -35,6 +35,7 @@ void check_device_memory(const Problem& problem) {
 
 Outcome run_gpu(const Problem& problem, const Progress& progress) {
   if (problem.config().schedule == "v1") return run_gpu_v1(problem, progress);
+  if (problem.config().quant != "none") return run_gpu_coded(problem, progress);
   using mori_ep::transport::Xgmi, mori_ep::schedule::IntraNode, mori_ep::quant::None;
   return with_element_type(problem.config().dtype, [&]<class T>(T) {
     return gpu::run<mori_ep::EpDispatchCombine<Xgmi, IntraNode, None<T>, Exec>>(problem, progress);

@@ -19,6 +19,7 @@
 #include "gpu/gpu.hpp"
 #include "gpu/launcher.hpp"
 #include "mori_ep/mori_ep.hpp"
+#include "quantisation.hpp"
 #include "verify.hpp"
 
 namespace ep_bench::gpu {
@@ -30,20 +31,28 @@ constexpr std::int64_t kTimeoutMs = 5000;
 template <class Ep>
 class Rank {
  public:
-  using T = typename Ep::Token;
+  using C = Coding<typename Ep::Wire>;
+  using T = typename C::T;
 
   //! Collective over `comm`; the rank's device is current.
   Rank(const Problem& problem, const mori_ep::Communicator& comm)
       : problem_(problem), config_(problem.config()), rank_(comm.rank()), ep_(create(config_, comm)) {
     std::size_t const tokens = problem.tokens(), entries = tokens * static_cast<std::size_t>(config_.topk);
-    x_ = DeviceBuffer<T>(tokens * hidden());
+    x_ = DeviceBuffer<typename C::Input>(tokens * hidden());
+    scales_ = DeviceBuffer<float>(tokens * C::carried_scales(hidden()));
+    std::vector<float> const ones(scales_.size(), 1.0f);
+    copy(scales_.data(), ones.data(), scales_.bytes());
     y_ = DeviceBuffer<T>(tokens * hidden());
     ids_ = DeviceBuffer<std::int32_t>(entries);
     weights_ = DeviceBuffer<float>(entries);
     copy(ids_.data(), problem.ids(rank_), ids_.bytes());
     copy(weights_.data(), problem.weights(rank_), weights_.bytes());
     auto const t = static_cast<std::int64_t>(tokens);
-    inputs_.input = mori_ep::TensorView<const T>(x_.data(), t, config_.hidden);
+    inputs_.input = mori_ep::TensorView<const typename C::Input>(x_.data(), t, config_.hidden);
+    if (C::kCarries)
+      inputs_.scales =
+          mori_ep::TensorView<const std::byte>(reinterpret_cast<const std::byte*>(scales_.data()), t,
+                                               static_cast<std::int64_t>(C::carried_scales(hidden()) * sizeof(float)));
     inputs_.indices = mori_ep::TensorView<const std::int32_t>(ids_.data(), t, config_.topk);
     inputs_.weights = mori_ep::TensorView<const float>(weights_.data(), t, config_.topk);
     outputs_.output = mori_ep::TensorView<T>(y_.data(), t, config_.hidden);
@@ -61,7 +70,8 @@ class Rank {
     require(got.status());
     got_ = std::move(*got);
     sources_ = ep_.get_dispatch_src_token_pos(got_->ticket).data;
-    registered_ = ep_.get_registered_combine_input_buffer(got_->ticket).data;
+    if constexpr (mori_ep::quant::HasPlainCombine<typename Ep::Wire>)
+      registered_ = ep_.get_registered_combine_input_buffer(got_->ticket).data;
   }
   void combine(Stream stream) { require(ep_.combine(std::move(got_->ticket), outputs_, stream)); }
 
@@ -69,13 +79,15 @@ class Rank {
   void prepare(const Verifier<T>& verifier) {
     Buffer<T> x(x_.size());
     verifier.fill_input(rank_, x.data());
-    copy(x_.data(), x.data(), x_.bytes());
+    Buffer<typename C::Input> sent(x_.size());
+    C::to_input(x.data(), x.size(), sent.data());
+    copy(x_.data(), sent.data(), x_.bytes());
     poison_received();
     poison(y_.data(), y_.bytes());
   }
   void poison_received() {
     auto const rows = static_cast<std::size_t>(ep_.capacity()), topk = static_cast<std::size_t>(config_.topk);
-    poison(const_cast<T*>(got_->rows.data), rows * hidden() * sizeof(T));
+    poison(const_cast<typename C::Token*>(got_->rows.data), rows * hidden() * sizeof(typename C::Token));
     poison(const_cast<std::int32_t*>(got_->indices.data), rows * topk * sizeof(std::int32_t));
     poison(const_cast<float*>(got_->weights.data), rows * topk * sizeof(float));
     poison(const_cast<std::int32_t*>(sources_), rows * sizeof(std::int32_t));
@@ -95,6 +107,7 @@ class Rank {
     Buffer<T> host(y_.size());
     copy(host.data(), y_.data(), y_.bytes());
     if (auto wrong = verifier.check_combined(rank_, host.data()); !wrong.empty()) return wrong;
+    if (C::kCarries) return {};
     copy(host.data(), x_.data(), x_.bytes());
     return verifier.check_input(rank_, host.data());
   }
@@ -129,7 +142,18 @@ class Rank {
     host_weights_.resize(rows * topk);
     host_sources_.resize(rows);
     host_expert_count_.resize(static_cast<std::size_t>(config_.experts_per_rank()));
-    copy(host_rows_.data(), got_->rows.data, rows * hidden() * sizeof(T));
+    if constexpr (C::kPlainDispatch) {
+      copy(host_rows_.data(), got_->rows.data, rows * hidden() * sizeof(T));
+    } else {
+      auto const scales = static_cast<std::size_t>(got_->scales.cols);
+      std::vector<typename C::Token> codes(rows * hidden());
+      std::vector<std::byte> row_scales(rows * scales);
+      copy(codes.data(), got_->rows.data, codes.size() * sizeof(typename C::Token));
+      copy(row_scales.data(), got_->scales.data, row_scales.size());
+      for (std::size_t i = 0; i < rows; ++i)
+        C::to_elements(codes.data() + i * hidden(), row_scales.data() + i * scales, hidden(),
+                       host_rows_.data() + i * hidden());
+    }
     copy(host_ids_.data(), got_->indices.data, host_ids_.size() * sizeof(std::int32_t));
     copy(host_weights_.data(), got_->weights.data, host_weights_.size() * sizeof(float));
     copy(host_sources_.data(), sources_, rows * sizeof(std::int32_t));
@@ -149,7 +173,9 @@ class Rank {
   const Config& config_;
   int rank_;
   Ep ep_;
-  DeviceBuffer<T> x_, y_, external_;
+  DeviceBuffer<typename C::Input> x_;
+  DeviceBuffer<float> scales_;  // of codes that are the caller's
+  DeviceBuffer<T> y_, external_;
   DeviceBuffer<std::int32_t> ids_;
   DeviceBuffer<float> weights_;
   typename Ep::DispatchInputs inputs_;
@@ -167,7 +193,8 @@ class Rank {
 template <class Ep>
 class Session {
  public:
-  using T = typename Ep::Token;
+  using C = Coding<typename Ep::Wire>;
+  using T = typename C::T;
   explicit Session(const Problem& problem)
       : problem_(problem),
         config_(problem.config()),
@@ -200,7 +227,8 @@ class Session {
   Outcome measure(const Progress& progress) {
     Outcome out;
     // Other rows the second time: what a dispatch left behind in the first cannot pass for what the last one brought.
-    Verifier<T> const before(problem_, config_.seed), after(problem_, config_.seed + 1);
+    Verifier<T> const before(problem_, config_.seed, C::dispatch_error, C::combine_error),
+        after(problem_, config_.seed + 1, C::dispatch_error, C::combine_error);
     std::vector<double> dispatch, combine, pair, floor;
     out.launch = geometry_;
     out.check = verify(before);

@@ -65,6 +65,7 @@ class EpDispatchCombine {
                 "transport::Hybrid or transport::Rdma, or schedule::IntraNode.");
 
  public:
+  using Wire = Quant;
   using Input = quant::InputUnit<typename Quant::Dispatch>;     //!< what tokens are made of: an element, or a code
   using Token = quant::ReceivedUnit<typename Quant::Dispatch>;  //!< what received rows are made of
   using Out = RowElement<typename Quant::Combine>;              //!< element of combined rows

@@ -13,7 +13,7 @@ namespace mori_ep::schedule {
 //! @brief `config` with the scales that a dispatch of this format brings. Errors: the caller's where the operator makes
 //!        them.
 template <quant::QuantPolicy Quant>
-[[nodiscard]] constexpr Result<EpDispatchCombineConfig> with_scales(EpDispatchCombineConfig config) noexcept {
+[[nodiscard]] Result<EpDispatchCombineConfig> with_scales(EpDispatchCombineConfig config) noexcept {
   if constexpr (quant::CodesDispatch<Quant>) {
     using Form = typename Quant::Dispatch;
     if (config.scale_dim != 0)
