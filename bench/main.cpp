@@ -214,7 +214,7 @@ int main(int argc, char** argv) {
          "--quant", run_options.quant,
          "What rows are on the wire: none; fp8-cast, fp8-blockwise, fp4-blockwise: of combine (then --external); "
          "fp8-dispatch: bf16 becomes fp8 on the way to the experts; fp8-carried: it is fp8 already")
-      ->check(CLI::IsMember(kQuants))
+      ->check(CLI::IsMember(ep_bench::kQuants))
       ->capture_default_str();
   bool zero_copy = false;
   auto* external =
