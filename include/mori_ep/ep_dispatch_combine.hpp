@@ -261,6 +261,9 @@ class EpDispatchCombine {
   //!        `packed.packed_recv_x` holds the experts' outputs, the rest is what convert_dispatch_output wrote.
   Status convert_combine_input(const Ticket& ticket, const StandardMoeResults& packed, StreamRef stream,
                                const launch::LaunchParams& launch = {}) noexcept {
+    static_assert(!kCombineCodes,
+                  "EpDispatchCombine::convert_combine_input: this wire format codes the rows of combine, and the "
+                  "standard-MoE layout is summed into them as they are. Choose quant::None for combine.");
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
     if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
     if (ticket.tokens_ > 0 && !ticket.weighted_)
@@ -298,9 +301,9 @@ class EpDispatchCombine {
   //!        operator, or one that is no longer valid.
   [[nodiscard]] TensorView<Out> get_registered_combine_input_buffer(const Ticket& ticket) const noexcept {
     static_assert(
-        sizeof(Ticket) == 0 || !kCombineCodes,
-        "get_registered_combine_input_buffer: this format codes the rows of combine, so none can be written in "
-        "place. Give combine an input, or choose quant::None for combine.");
+        !kCombineCodes,
+        "EpDispatchCombine::get_registered_combine_input_buffer: this wire format codes the rows of combine, so "
+        "none can be written in place. Give combine an input, or choose quant::None for combine.");
     if (!usable_any(ticket).ok()) return {};
     return {runner_->buffers(ticket.set_).combine_x, capacity(), config_.hidden_dim};
   }

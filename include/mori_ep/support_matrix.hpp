@@ -57,7 +57,15 @@ inline constexpr SupportRow kSupportMatrix[] = {
     {"hybrid, rdma over verbs", "InterNode, InterNodeV1", "bf16, fp16, fp32", "cuda", Support::compiled},
     {"hybrid, rdma", "InterNode, InterNodeV1", "bf16, fp16, fp32", "hip", Support::planned},
     {"hybrid, rdma", "InterNodeV1LL, AsyncLL", "bf16, fp16, fp32", "host, cuda, hip", Support::planned},
-    {"xgmi, hybrid, rdma", "all", "fp8, fp4 (cast, blockwise)", "host, cuda, hip", Support::planned},
+    {"xgmi", "IntraNode", "fp8, fp4: coded on the way, or carried", "host", Support::tested},
+    {"xgmi", "IntraNode", "fp8, fp4: coded on the way, or carried", "cuda", Support::tested},
+    {"xgmi", "IntraNode", "fp8, fp4: coded on the way, or carried", "hip", Support::compiled},
+    {"hybrid, rdma over loopback", "InterNode, InterNodeV1", "fp8, fp4: coded on the way, or carried", "host",
+     Support::tested},
+    {"hybrid, rdma over loopback", "InterNode, InterNodeV1", "fp8, fp4: coded on the way, or carried", "cuda",
+     Support::tested},
+    {"hybrid, rdma over verbs", "InterNode, InterNodeV1", "fp8, fp4: coded on the way, or carried", "host, cuda",
+     Support::planned},
 };
 
 }  // namespace mori_ep

@@ -7,7 +7,8 @@
 #   - rows move in 16 bytes: every non-temporal access is a global one of four words, and every kernel that moves rows
 #     has such a load and such a store;
 #   - a wait for stores stands between each write-back and the next branch, store or atomic; a kernel that publishes rows
-#     has a write-back.
+#     has a write-back;
+#   - each of the instructions in EXPECTED, names with spaces between, occurs in every code object.
 set -euo pipefail
 
 llvm=$1
@@ -90,6 +91,10 @@ for object in "$@"; do
       awk '$6 || $7 || $8 || $9 { print $NF ": scratch " $6 ", spilled SGPRs " $7 ", VGPRs " $8 ", stack " $9 }' \
         "$scratch/figures"
       broken_rules "$arch" "$scratch/code"
+      for instruction in ${EXPECTED-}; do
+        "$llvm/llvm-objdump" -d --no-show-raw-insn "$scratch/code" >"$scratch/listing"
+        grep -q "$instruction" "$scratch/listing" || echo "no $instruction"
+      done
     } | sed "s/^/$name: $arch: /"
   done
 done >"$scratch/broken"

@@ -171,10 +171,10 @@ struct Target {
 
   static __device__ Vec16 load_row_piece(const void* p) { return load_row(p); }
   static __device__ Vec8 load_row_half(const void* p) {
-    return __builtin_bit_cast(Vec8, __builtin_nontemporal_load(global(static_cast<const Pair*>(p))));
+    return __builtin_bit_cast(Vec8, static_cast<Pair>(*global(static_cast<const Pair*>(p))));
   }
   static __device__ void store_row(void* p, const Vec8& v) {
-    __builtin_nontemporal_store(__builtin_bit_cast(Pair, v), global(static_cast<Pair*>(p)));
+    *global(static_cast<Pair*>(p)) = __builtin_bit_cast(Pair, v);
   }
 
   //! gfx940 to 942 convert fp8 FNUZ, gfx950 and gfx12 fp8 of the OCP; gfx950 fp4, too.

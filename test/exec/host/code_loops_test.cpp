@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT
+// Coded rows on the host: every width gives the codes and the sums that the scalar conversions give, wherever a row's parts
+// begin and whatever lies around it.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "mori_ep/exec/host/rows.hpp"
+#include "support/catch.hpp"
+#include "support/guarded.hpp"
+#include "support/random.hpp"
+
+namespace mori_ep::test {
+
+namespace {
+
+using exec::host::RowVectors;
+
+template <class T>
+std::vector<T> row_of(std::size_t n, Rng& rng) {
+  std::vector<T> row(n);
+  for (T& v : row) {
+    float x = std::ldexp(static_cast<float>(rng.in(-4000, 4000)) / 1000.0f, rng.in(-12, 12));
+    if (rng.one_in(9)) x = 0;
+    if (rng.one_in(11)) x = -0.0f;
+    if (rng.one_in(400)) x = std::numeric_limits<float>::infinity();
+    if (rng.one_in(400)) x = std::numeric_limits<float>::quiet_NaN();
+    v = T(x);
+  }
+  return row;
+}
+
+//! A row by the scalar conversions.
+template <class R>
+std::vector<std::byte> coded(const std::vector<typename R::ElementType>& row) {
+  using C = typename R::CodeType;
+  std::vector<std::byte> out(R::row_bytes(row.size()));
+  std::size_t const block = R::kScaled ? static_cast<std::size_t>(R::kBlock) : 1;
+  auto const put = [&](std::size_t i, float low, [[maybe_unused]] float high) {
+    if constexpr (R::Traits::kElements == 2)
+      out[i / 2] = std::byte{C(low, high).bits};
+    else
+      out[i] = std::byte{C(low).bits};
+  };
+  for (std::size_t begin = 0; begin < row.size(); begin += block) {
+    std::size_t const end = std::min(row.size(), begin + block);
+    float factor = 1;
+    if constexpr (R::kScaled) {
+      std::uint32_t largest = 0;
+      for (std::size_t i = begin; i < end; ++i)
+        largest = std::max(largest, numeric::float_bits(static_cast<float>(row[i])) & 0x7fffffffu);
+      auto const scale = R::scale_of(largest);
+      factor = R::factor_of(scale);
+      std::memcpy(out.data() + R::payload_bytes(row.size()) + begin / block * sizeof(scale), &scale, sizeof(scale));
+    }
+    for (std::size_t i = begin; i < end; i += static_cast<std::size_t>(R::Traits::kElements)) {
+      auto const value = [&](std::size_t at) {
+        float const x = static_cast<float>(row[std::min(at, end - 1)]) * factor;
+        return R::kScaled || std::isfinite(x) ? x : std::numeric_limits<float>::quiet_NaN();
+      };
+      put(i, value(i), value(i + 1));
+    }
+  }
+  return out;
+}
+
+template <class R>
+float decoded(const std::vector<std::byte>& row, std::size_t hidden, std::size_t i) {
+  using C = typename R::CodeType;
+  float value;
+  if constexpr (R::Traits::kElements == 2) {
+    C const pair = C::from_bits(static_cast<std::uint8_t>(row[i / 2]));
+    value = i % 2 == 0 ? pair.low() : pair.high();
+  } else {
+    value = static_cast<float>(C::from_bits(static_cast<std::uint8_t>(row[i])));
+  }
+  if constexpr (R::kScaled) {
+    typename R::ScaleType scale;
+    std::memcpy(&scale, row.data() + R::payload_bytes(hidden) + i / static_cast<std::size_t>(R::kBlock) * sizeof(scale),
+                sizeof(scale));
+    value = static_cast<float>(static_cast<double>(value) * static_cast<double>(static_cast<float>(scale)));
+  }
+  return value;
+}
+
+//! Codes of blocks with a NaN scale mean nothing.
+template <class R>
+bool same_codes(const std::vector<std::byte>& a, const std::byte* b, std::size_t hidden) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t const element = i * static_cast<std::size_t>(R::Traits::kElements);
+    bool const lost = element < hidden && std::isnan(decoded<R>(a, hidden, element));
+    if (a[i] != b[i] && !lost) return false;
+  }
+  return true;
+}
+
+template <class R, bool Weighted>
+void check(std::uint64_t seed) {
+  using T = typename R::ElementType;
+  Rng rng(seed);
+  std::size_t const hidden = static_cast<std::size_t>(R::kUnit * (rng.one_in(3) ? rng.in(1, 70) : rng.in(1, 12)));
+  int const n = rng.in(1, 9), parts = rng.in(1, 4), copies = rng.in(1, 3);
+  std::uint32_t const groups = rng.one_in(2) ? 1u : static_cast<std::uint32_t>(rng.next());
+  std::vector<std::vector<std::byte>> rows;
+  std::vector<float> weights;
+  for (int i = 0; i < n; ++i) {
+    rows.push_back(coded<R>(row_of<T>(hidden, rng)));
+    weights.push_back(static_cast<float>(rng.in(-9, 9)) / 4);
+  }
+  auto const input = row_of<T>(hidden, rng);
+  auto const want = coded<R>(input);
+  std::size_t const shift = static_cast<std::size_t>(rng.in(0, 7)) * 16;
+  for (RowVectors with : {RowVectors::bytes16, RowVectors::bytes32, RowVectors::bytes64}) {
+    if (with > exec::host::widest_row_vectors()) continue;
+    INFO("seed " << seed << " hidden " << hidden << " rows " << n << " parts " << parts << " vectors " << int(with));
+    {
+      Guarded memory(static_cast<std::size_t>(copies), R::row_bytes(hidden), R::row_bytes(hidden) + 64);
+      std::vector<std::byte*> payloads, scales;
+      for (int c = 0; c < copies; ++c) {
+        payloads.push_back(memory.row(static_cast<std::size_t>(c)));
+        scales.push_back(payloads.back() + R::payload_bytes(hidden));
+        std::fill_n(payloads.back(), R::row_bytes(hidden), std::byte{});
+      }
+      for (int part = 0; part < parts; ++part)
+        exec::host::encode_row<R, true>(reinterpret_cast<const std::byte*>(input.data()), payloads.data(),
+                                        scales.data(), copies, hidden, part, parts, with);
+      exec::host::fence_streaming();
+      for (int c = 0; c < copies; ++c) REQUIRE(same_codes<R>(want, memory.row(static_cast<std::size_t>(c)), hidden));
+      REQUIRE(memory.intact());
+    }
+    Guarded memory(1, shift + hidden * sizeof(T), shift + hidden * sizeof(T));
+    std::byte* const out = memory.data() + shift;
+    std::vector<const std::byte*> sources;
+    for (auto const& row : rows) sources.push_back(row.data());
+    for (int part = 0; part < parts; ++part)
+      exec::host::reduce_rows<R, Weighted, true>(sources.data(), weights.data(), n, groups, out, hidden, part, parts,
+                                                 with);
+    exec::host::fence_streaming();
+    REQUIRE(memory.intact());
+    for (std::size_t h = 0; h < hidden; ++h) {
+      float total = 0, group = 0;
+      bool closed = false;
+      for (int i = 0; i < n; ++i) {
+        auto const at = static_cast<std::size_t>(i);
+        double term = static_cast<double>(decoded<R>(rows[at], hidden, h));
+        if (Weighted) term = static_cast<double>(static_cast<float>(term * static_cast<double>(weights[at])));
+        if (i != 0 && ((groups >> i) & 1u) != 0) {
+          total = closed ? total + group : group;
+          closed = true;
+          group = static_cast<float>(term);
+        } else {
+          group = i == 0 ? static_cast<float>(term) : static_cast<float>(static_cast<double>(group) + term);
+        }
+      }
+      T const sum(closed ? total + group : group);
+      T got;
+      std::memcpy(&got, out + h * sizeof(T), sizeof(T));
+      bool const same = std::memcmp(&got, &sum, sizeof(T)) == 0 ||
+                        (std::isnan(static_cast<float>(got)) && std::isnan(static_cast<float>(sum)));
+      if (!same) INFO("element " << h << " is " << static_cast<float>(got) << ", not " << static_cast<float>(sum));
+      REQUIRE(same);
+    }
+  }
+}
+
+template <class R>
+void check_all() {
+  for (std::uint64_t seed = 1; seed <= static_cast<std::uint64_t>(scaled(60, 12)); ++seed) {
+    check<R, false>(seed);
+    check<R, true>(seed + 1000);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("fp8 by blocks of any length, of every element") {
+  check_all<CodedRow<bf16, fp8_e4m3, 128>>();
+  check_all<CodedRow<fp16, fp8_e5m2, 16>>();
+  check_all<CodedRow<float, fp8_e4m3_fnuz, 512>>();
+  check_all<CodedRow<bf16, fp8_e4m3, 32, e8m0>>();
+}
+TEST_CASE("fp4 by blocks") {
+  check_all<CodedRow<bf16, fp4x2_e2m1, 32>>();
+  check_all<CodedRow<float, fp4x2_e2m1, 64, e8m0>>();
+}
+TEST_CASE("casts") {
+  check_all<CodedRow<bf16, fp8_e4m3, 0>>();
+  check_all<CodedRow<fp16, fp8_e4m3_fnuz, 0>>();
+  check_all<CodedRow<float, fp8_e5m2, 0>>();
+}
+
+}  // namespace mori_ep::test
