@@ -57,6 +57,8 @@ Columns of `run`
                best of several block counts, block sizes, vectors in flight, and plain or streaming access. Many short
                blocks, which start in order, do best; in brackets the best of those whose blocks are all on the device
                together and loop, as those of a schedule must
+  --quant    what rows are on the wire: bytes of rows are those that travel, scales included; dispatch reads the caller's
+             rows, combine writes elements, --external reads elements and writes coded rows
   blocks     cuda: blocks x warps of each rank's launches; min: the fastest iteration
   MiB/rank   footprint: the arena of one rank; foot: that over the bytes the contract needs (rows received and rows to
              combine, with weights, ids and positions)
@@ -92,7 +94,8 @@ Columns of `mpi-baseline`
 What is checked, before and after timing
   Every element of every row, id, weight, source position, row order and count after dispatch, bit by bit; every element
   of every output against a double-precision sum computed from the routes alone, within the roundings that the element
-  type makes unavoidable; that inputs were not written. Rows spell their rank and token; expert e answers
+  type makes unavoidable; that inputs were not written. With --quant rows and outputs are checked within what the format's
+  error bound allows an element, and outputs also by the norm of each row's error; scales must be the right ones. Rows spell their rank and token; expert e answers
   weight x (1 + e / experts) x (row rotated by e elements). The loop is followed by one more, untimed, whose outputs are
   checked as well; with --exec cuda so are its rows, what it writes to is overwritten first, and all is copied back to
   the host's checks; with --graph it is the graphs that are checked.

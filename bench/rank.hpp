@@ -65,8 +65,9 @@ class Rank {
   bool verify(const Verifier<T>& verifier) {
     verifier.fill_input(rank_, x_.data());
     if constexpr (C::kCarries) {
-      C::to_input(x_.data(), x_.size(), sent_.data());
-      std::fill_n(scales_.data(), scales_.size(), 1.0f);
+      for (std::size_t t = 0; t < problem_.tokens(); ++t)
+        C::to_input(x_.data() + t * hidden(), t, hidden(), sent_.data() + t * hidden(),
+                    scales_.data() + t * C::carried_scales(hidden()));
     }
     y_.poison();
     if (!meeting_.wait()) return false;

@@ -71,7 +71,9 @@ struct NodeFigures {
 struct LinkFigures {
   double bytes, gbps, push, pull;
   LinkFigures(const Row& row, std::string_view name, const Phase& phase, const Links& links)
-      : bytes((name == "pair" ? 2 : 1) * static_cast<double>(row.link_rows * row.config.row_bytes())),
+      : bytes(static_cast<double>(row.link_rows) *
+              static_cast<double>((name == "combine" ? 0 : row.config.received_bytes) +
+                                  (name == "dispatch" ? 0 : row.config.combined_bytes))),
         gbps(bytes / phase.p50_us() / 1e3),
         push(ratio(gbps, links.push())),
         pull(ratio(gbps, links.pull())) {}
@@ -251,8 +253,8 @@ void print_table(std::ostream& out, const Report& report) {
   const Config& c = report.rows.front().config;
   const Machine& m = report.machine;
   out << "# ep_bench " << version() << ": " << c.schedule << where_text(report) << ", "
-      << (c.external ? "combine input staged" : "zero-copy combine") << ", " << c.iterations << " iterations after "
-      << c.warmup << ", seed " << report.seed << '\n'
+      << (c.external ? "combine input staged" : "zero-copy combine") << (c.quant == "none" ? "" : ", " + c.quant)
+      << ", " << c.iterations << " iterations after " << c.warmup << ", seed " << report.seed << '\n'
       << "# " << m.cpu << ", " << m.cores << " cores, " << (m.memory_bytes >> 30) << " GiB, " << m.kernel << ", load "
       << fixed(m.load_average, 2) << "; " << compiler() << ", " << EP_BENCH_BUILD_TYPE;
   if (report.devices) out << "; driver " << report.devices->driver << ", runtime " << report.devices->runtime;
@@ -304,7 +306,7 @@ void print_table(std::ostream& out, const Report& report) {
 
 void print_csv(std::ostream& out, const Report& report) {
   bool const mpi = !report.mpi.empty(), gpu = report.devices.has_value();
-  out << "world,tokens,hidden,topk,experts,dtype,schedule,routing,combine_input,iterations,seed";
+  out << "world,tokens,hidden,topk,experts,dtype,quant,schedule,routing,combine_input,iterations,seed";
   auto const heads = [&](const std::string& prefix) {
     for (const char* phase : {"dispatch", "combine", "pair"})
       for (const char* figure : {"p50_us", "p99_us", "bytes", "gbps", "ceiling_gbps", "ratio", "mix_ratio"})
@@ -337,8 +339,8 @@ void print_csv(std::ostream& out, const Report& report) {
   for (auto const& row : report.rows) {
     const Config& c = row.config;
     out << c.world << ',' << c.tokens << ',' << c.hidden << ',' << c.topk << ',' << c.experts << ',' << c.dtype << ','
-        << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy") << ','
-        << c.iterations << ',' << c.seed;
+        << c.quant << ',' << c.schedule << ',' << quoted(c.routing) << ',' << (c.external ? "external" : "zero-copy")
+        << ',' << c.iterations << ',' << c.seed;
     MixCeilings const mix(row, *report.ceilings);
     figures(row.mori.phases, mix);
     if (mpi) {
@@ -401,6 +403,7 @@ void print_json(std::ostream& out, const Report& report) {
                      {"topk", c.topk},
                      {"experts", c.experts},
                      {"dtype", c.dtype},
+                     {"quant", c.quant},
                      {"schedule", c.schedule},
                      {"routing", c.routing},
                      {"combine_input", c.external ? "external" : "zero-copy"},

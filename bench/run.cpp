@@ -47,8 +47,10 @@ std::int64_t needed_bytes(const Problem& problem) {
   auto const row = static_cast<std::int64_t>(c.row_bytes());
   std::int64_t const capacity = std::int64_t{c.world} * c.world * c.max_tokens();
   auto const rows = static_cast<std::int64_t>(problem.rows()), tokens = std::int64_t{c.world} * c.tokens;
-  return c.world * static_cast<std::int64_t>(arena.bytes) - 2 * (capacity - rows) * row + 2 * tokens * row +
-         (c.external ? rows * row : 0);
+  auto const travels = static_cast<std::int64_t>(c.received_bytes + c.combined_bytes);
+  std::int64_t const as_elements = c.quant == "none" ? 0 : rows * row + tokens * row;  // the checks' own
+  return c.world * static_cast<std::int64_t>(arena.bytes) - (capacity - rows) * travels + 2 * tokens * row +
+         (c.external ? rows * row : 0) + as_elements;
 }
 
 Outcome run_rank(const Problem& problem, const Communicator& comm, Meeting meeting, const Progress& progress) {

@@ -171,7 +171,7 @@ class Verifier {
       for (std::size_t h = 0; h < hidden(); ++h)
         x[h] = x[h + hidden()] = static_cast<double>(static_cast<float>(row[h]));
       for (auto* v : {&sum, &magnitude, &terms, &relayed}) std::fill(v->begin(), v->end(), 0.0);
-      double coded = 0;  // what coding may add, on the way there and back
+      double coded = 0, coded2 = 0, excess2 = 0;  // what coding may add there and back, the squares, and what was added
       for (int d = 0; d < config_.world; ++d) {
         if (!problem_.goes_to(rank, t, d)) continue;
         std::fill(of_rank.begin(), of_rank.end(), 0.0);
@@ -181,6 +181,7 @@ class Verifier {
           double const factor = problem_.weights(rank, t)[k] * (1.0 + static_cast<double>(e) / config_.experts);
           const double* rotated = x.data() + e % config_.hidden;
           coded += std::abs(factor) * dispatch_error;
+          coded2 += factor * factor * dispatch_error * dispatch_error;
           for (std::size_t h = 0; h < hidden(); ++h) {
             of_rank[h] += factor * rotated[h];
             terms[h] += std::abs(factor * rotated[h]);
@@ -188,7 +189,9 @@ class Verifier {
         }
         double largest = 0;
         for (double v : of_rank) largest = std::max(largest, std::abs(v));
-        coded += combine_error_(largest + coded);
+        double const of_combine = combine_error_(largest + coded);
+        coded += of_combine;
+        coded2 += of_combine * of_combine;
         for (std::size_t h = 0; h < hidden(); ++h) {
           sum[h] += of_rank[h];
           magnitude[h] += std::abs(of_rank[h]);
@@ -198,11 +201,19 @@ class Verifier {
       for (std::size_t h = 0; h < hidden(); ++h) {
         double const got = static_cast<double>(static_cast<float>(y[offset(t) + h]));
         double const allowed = unit * ((1 + unit) * (magnitude[h] + (1 + unit) * relayed[h]) + std::abs(sum[h])) +
-                               (1 + unit) * fp32 * terms[h] + (relays ? 2 : 1) * smallest + (1 + 3 * unit) * coded;
-        if (!(std::abs(got - sum[h]) <= allowed))
+                               (1 + unit) * fp32 * terms[h] + (relays ? 2 : 1) * smallest;
+        double const error = std::abs(got - sum[h]), excess = error > allowed ? error - allowed : 0;
+        excess2 += excess * excess;
+        if (!(error <= allowed + (1 + 3 * unit) * coded))
           return "combine: rank " + str(rank) + ", token " + str(t) + ", element " + str(h) + ": got " + str(got) +
-                 ", expected " + str(sum[h]) + " +- " + str(allowed);
+                 ", expected " + str(sum[h]) + " +- " + str(allowed + coded);
       }
+      // Errors of coding are as even as the steps between codes: a row that was lost, or came twice, is larger than they
+      // are together, even where it is not larger than the worst of them.
+      double const most2 = static_cast<double>(hidden()) * coded2 / 3;
+      if (coded != 0 && !(excess2 <= most2))
+        return "combine: rank " + str(rank) + ", token " + str(t) + ": the norm of its row's error is " +
+               str(std::sqrt(excess2)) + ", expected at most " + str(std::sqrt(most2));
     }
     return {};
   }

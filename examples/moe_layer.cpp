@@ -4,6 +4,7 @@
 //
 //   moe_layer --routes routes.jsonl          a routing log
 //   moe_layer --routing zipf --tokens 4096   the built-in generator
+//   moe_layer --quant fp8-blockwise          rows come back as fp8: how much that costs, against what its bound allows
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -46,15 +47,18 @@ class Progress {
 
 //! The largest deviations from the reference so far.
 struct Deviation {
-  double absolute = 0;  //!< of one element
-  double relative = 0;  //!< norm of a row's error / norm of the row
-  double of_bound = 0;  //!< norm of a row's error / what rounding may explain; above 1 is wrong
+  double absolute = 0;             //!< of one element
+  double relative = 0;             //!< norm of a row's error / norm of the row
+  double of_bound = 0;             //!< norm of a row's error / what rounding may explain; above 1 is wrong
+  double errors2 = 0, norms2 = 0;  //!< squares of all errors, and of what they are errors of
   std::int64_t tokens = 0;
 
   void merge(const Deviation& other) {
     absolute = std::max(absolute, other.absolute);
     relative = std::max(relative, other.relative);
     of_bound = std::max(of_bound, other.of_bound);
+    errors2 += other.errors2;
+    norms2 += other.norms2;
     tokens += other.tokens;
   }
 };
@@ -69,10 +73,12 @@ struct RankReport {
   Deviation deviation;
 };
 
-template <class T>
+template <class Quant>
 class MoeLayer {
  public:
-  using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<T>, exec::Host>;
+  using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, Quant, exec::Host>;
+  using T = typename Ep::Out;
+  using Row = typename Quant::Combine;
 
   MoeLayer(const Options& options, const workload::Routes& routes)
       : options_(options),
@@ -97,7 +103,7 @@ class MoeLayer {
                 options_.experts, config_.num_experts_per_rank, options_.topk, static_cast<long long>(options_.tokens),
                 options_.routes_file.empty() ? options_.routing.c_str() : options_.routes_file.c_str());
     std::printf("           hidden %d, intermediate %d, %s rows, arena %.1f MB per rank\n\n", options_.hidden,
-                options_.intermediate, element_name<T>(), 1e-6 * static_cast<double>(footprint->bytes));
+                options_.intermediate, Quant::kName, 1e-6 * static_cast<double>(footprint->bytes));
     std::fflush(stdout);
 
     reference_ = moe_layer::compute_reference(model_, routes_, x_, [this](double part) {
@@ -119,7 +125,8 @@ class MoeLayer {
     LocalExperts experts(model_, rank * config_.num_experts_per_rank, config_.num_experts_per_rank, ep->capacity(),
                          options_.topk);
     RankReport& report = reports_[static_cast<std::size_t>(rank)];
-    std::vector<T> y;
+    std::vector<T> y,
+        results(quant::HasPlainCombine<Quant> ? 0 : static_cast<std::size_t>(ep->capacity() * options_.hidden));
     exec::Host::Stream stream;  // last, so that on an early return its work ends before what it works on
 
     for (int round = 0; round < options_.rounds; ++round) {
@@ -138,13 +145,19 @@ class MoeLayer {
                               stream);
       if (!got.ok()) return got.status();
       stream.record(mark[1]);
-      auto const out = ep->get_registered_combine_input_buffer(got->ticket);  // combine then copies nothing
+      TensorView<T> out(results.data(), ep->capacity(), hidden);
+      if constexpr (quant::HasPlainCombine<Quant>)
+        out = ep->get_registered_combine_input_buffer(got->ticket);  // combine then copies nothing
       stream.submit([&experts, rows = got->rows, ids = got->indices, weights = got->weights, n = got->recv_count, out] {
         experts.run(rows, ids, weights, *n, out);
       });
       stream.record(mark[2]);
       if (round == 0) note_traffic(report, shard, *got, stream);
-      if (Status s = ep->combine(std::move(got->ticket), {.output = {y.data(), t, hidden}}, stream); !s.ok()) return s;
+      TensorView<const T> const in(results.empty() ? nullptr : results.data(), results.empty() ? 0 : ep->capacity(),
+                                   hidden);
+      if (Status s = ep->combine(std::move(got->ticket), {.input = in, .output = {y.data(), t, hidden}}, stream);
+          !s.ok())
+        return s;
       stream.record(mark[3]);
 
       stream.synchronize();  // the only host wait: the results are looked at now
@@ -175,10 +188,13 @@ class MoeLayer {
   }
 
   //! How much rounding can explain, as a part of Reference::size. A rank's row and the sum over the ranks are each
-  //! rounded once to T; the experts' fp32 sums have hidden + intermediate terms.
+  //! rounded once to T; the experts' fp32 sums have hidden + intermediate terms. Coding: a block's error is at most that
+  //! of its largest element for all of them, whose norm is the block's at most; a cast's that of each element.
   [[nodiscard]] double bound() const {
     double const wire = sizeof(T) == sizeof(float) ? 0x1p-24 : 0x1p-8;
-    return 2 * wire + (options_.hidden + options_.intermediate) * 0x1p-24;
+    double coding = 0;
+    if constexpr (CodedRowType<Row>) coding = std::sqrt(std::max(1, Row::kBlock)) * Row::error_bound(1.0);
+    return coding + (2 + coding) * wire + (options_.hidden + options_.intermediate) * 0x1p-24;
   }
 
   [[nodiscard]] Deviation compare(const std::vector<T>& y, workload::Shard shard) const {
@@ -195,9 +211,14 @@ class MoeLayer {
         largest = std::max(largest, std::abs(error));
       }
       // A NaN, or anything but zero where nothing was routed, must not slip through a comparison.
-      double const allowed = bound() * reference_.size[token], error = std::sqrt(error2);
+      // What a cast takes for zero: in each element of each rank's row.
+      double lost = 0;
+      if constexpr (CodedRowType<Row>)
+        if (!Row::kScaled) lost = options_.topk * std::sqrt(static_cast<double>(hidden)) * Row::error_bound(0.0);
+      double const allowed = bound() * reference_.size[token] + lost, error = std::sqrt(error2);
       auto const part = [&](double of) { return error == 0 ? 0 : error / of < HUGE_VAL ? error / of : HUGE_VAL; };
-      deviation.merge({std::isfinite(error) ? largest : HUGE_VAL, part(std::sqrt(norm2)), part(allowed), 1});
+      deviation.merge(
+          {std::isfinite(error) ? largest : HUGE_VAL, part(std::sqrt(norm2)), part(allowed), error2, norm2, 1});
     }
     return deviation;
   }
@@ -236,6 +257,8 @@ class MoeLayer {
     std::printf("  combine  %9.0f us  until the last rank has all its sums\n", us[2]);
     std::printf("largest error, every token of every round\n");
     std::printf("  absolute %.2e, relative to the row's norm %.2e\n", all.deviation.absolute, all.deviation.relative);
+    std::printf("  norm of all errors / norm of all rows %.2e\n",
+                std::sqrt(all.deviation.errors2 / all.deviation.norms2));
     std::printf("  %.2f of the bound: |error| <= %.2e * sum over k of weight_k |expert_k(x)|\n", all.deviation.of_bound,
                 bound());
     bool const pass = all.deviation.of_bound <= 1 && all.deviation.tokens == options_.tokens * options_.rounds &&
@@ -293,5 +316,9 @@ int main(int argc, char** argv) {
   Options options;
   workload::Routes routes;
   if (int const code = moe_layer::read_command_line(argc, argv, options, routes); code >= 0) return code;
-  return options.dtype == "fp32" ? MoeLayer<float>(options, routes).run() : MoeLayer<bf16>(options, routes).run();
+  if (options.quant == "fp8-cast") return MoeLayer<quant::Fp8DirectCast<>>(options, routes).run();
+  if (options.quant == "fp8-blockwise") return MoeLayer<quant::Fp8Blockwise<128>>(options, routes).run();
+  if (options.quant == "fp4-blockwise") return MoeLayer<quant::Fp4Blockwise<32>>(options, routes).run();
+  return options.dtype == "fp32" ? MoeLayer<quant::None<float>>(options, routes).run()
+                                 : MoeLayer<quant::None<bf16>>(options, routes).run();
 }

@@ -23,12 +23,15 @@ void require_rounds(bool networked) {
                      .tokens = rng.in(1, 40),
                      .experts_per_rank = rng.in(1, 3),
                      .topk = rng.in(1, 9),
+                     .blocks = rng.one_in(2) ? rng.in(1, 3) : 0,
+                     .warps = rng.one_in(2) ? rng.in(1, 4) : 0,
                      .specials = rng.one_in(3),
                      .seed = mix(seed, i)};
     if (networked) {
       round.gpu_per_node = rng.in(1, 3);
       round.world = rng.in(1, 8);
     }
+    if (round.warps > 1 && rng.one_in(2)) round.tokens = rng.in(1, 3);  // warps share rows
     INFO("round " << i);
     REQUIRE(play_coded<Operator>(round) == "");
   }
@@ -58,6 +61,16 @@ TEST_CASE("what a coded operator cannot do is refused by name") {
   auto const scaled_twice = BothWaysOp::footprint(config, 1);
   REQUIRE((!scaled_twice.ok() && scaled_twice.error().field == std::string("scale_dim")));
   REQUIRE(CarriedOp::footprint(config, 1).ok());
+  // Of one rank alone, too: all hear of it.
+  for (int wrong = 0; wrong < 3; ++wrong) {
+    Status const s = comm::LocalWorld(2).run([&](comm::Communicator& comm) -> Status {
+      EpDispatchCombineConfig mine = config;
+      if (wrong < 2 && comm.rank() != wrong) mine.scale_dim = mine.scale_type_size = 0;
+      return BothWaysOp::create(comm, mine).status();
+    });
+    REQUIRE((s.code() == Errc::invalid_config && s.error().field == std::string("scale_dim")));
+    REQUIRE((s.error().value == 2 && s.error().limit == 0));
+  }
 }
 
 TEST_CASE("a combine that codes takes rows from a buffer, as many as dispatch delivered") {

@@ -40,8 +40,6 @@ class Rank {
     std::size_t const tokens = problem.tokens(), entries = tokens * static_cast<std::size_t>(config_.topk);
     x_ = DeviceBuffer<typename C::Input>(tokens * hidden());
     scales_ = DeviceBuffer<float>(tokens * C::carried_scales(hidden()));
-    std::vector<float> const ones(scales_.size(), 1.0f);
-    copy(scales_.data(), ones.data(), scales_.bytes());
     y_ = DeviceBuffer<T>(tokens * hidden());
     ids_ = DeviceBuffer<std::int32_t>(entries);
     weights_ = DeviceBuffer<float>(entries);
@@ -79,15 +77,17 @@ class Rank {
   void prepare(const Verifier<T>& verifier) {
     Buffer<T> x(x_.size());
     verifier.fill_input(rank_, x.data());
-    Buffer<typename C::Input> sent(x_.size());
-    C::to_input(x.data(), x.size(), sent.data());
-    copy(x_.data(), sent.data(), x_.bytes());
+    auto const sent = inputs_of(x.data());
+    copy(x_.data(), sent.rows.data(), x_.bytes());
+    copy(scales_.data(), sent.scales.data(), scales_.bytes());
     poison_received();
     poison(y_.data(), y_.bytes());
   }
   void poison_received() {
     auto const rows = static_cast<std::size_t>(ep_.capacity()), topk = static_cast<std::size_t>(config_.topk);
     poison(const_cast<typename C::Token*>(got_->rows.data), rows * hidden() * sizeof(typename C::Token));
+    if (auto const& scales = got_->scales; scales.cols != 0)
+      poison(const_cast<std::byte*>(scales.data), rows * static_cast<std::size_t>(scales.cols));
     poison(const_cast<std::int32_t*>(got_->indices.data), rows * topk * sizeof(std::int32_t));
     poison(const_cast<float*>(got_->weights.data), rows * topk * sizeof(float));
     poison(const_cast<std::int32_t*>(sources_), rows * sizeof(std::int32_t));
@@ -107,9 +107,16 @@ class Rank {
     Buffer<T> host(y_.size());
     copy(host.data(), y_.data(), y_.bytes());
     if (auto wrong = verifier.check_combined(rank_, host.data()); !wrong.empty()) return wrong;
-    if (C::kCarries) return {};
-    copy(host.data(), x_.data(), x_.bytes());
-    return verifier.check_input(rank_, host.data());
+    if constexpr (C::kCarries) {
+      verifier.fill_input(rank_, host.data());
+      auto const sent = inputs_of(host.data());
+      std::vector<typename C::Input> now(x_.size());
+      copy(now.data(), x_.data(), x_.bytes());
+      return now == sent.rows ? "" : "input was changed: rank " + std::to_string(rank_);
+    } else {
+      copy(host.data(), x_.data(), x_.bytes());
+      return verifier.check_input(rank_, host.data());
+    }
   }
   [[nodiscard]] mori_ep::Status status() const { return ep_.status(); }
   //! @brief What this rank has put to each peer.
@@ -131,6 +138,17 @@ class Rank {
     throw std::runtime_error(ep.message());
   }
 
+  struct Inputs {
+    std::vector<typename C::Input> rows;
+    std::vector<float> scales;
+  };
+  [[nodiscard]] Inputs inputs_of(const T* x) const {
+    Inputs out{std::vector<typename C::Input>(x_.size()), std::vector<float>(scales_.size())};
+    for (std::size_t t = 0; t < problem_.tokens(); ++t)
+      C::to_input(x + t * hidden(), t, hidden(), out.rows.data() + t * hidden(),
+                  out.scales.data() + t * C::carried_scales(hidden()));
+    return out;
+  }
   const Received<T>& fetch() {
     std::int32_t count = 0;
     copy(&count, got_->recv_count, sizeof(count));

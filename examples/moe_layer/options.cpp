@@ -44,6 +44,9 @@ int read_command_line(int argc, char** argv, Options& options, mori_ep::workload
   app.add_option("--dtype", options.dtype, "Elements of the rows that travel: bf16 or fp32; experts compute in fp32")
       ->capture_default_str()
       ->check(CLI::IsMember({"bf16", "fp32"}));
+  app.add_option("--quant", options.quant, "What bf16 rows become on their way back from the experts")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "fp8-cast", "fp8-blockwise", "fp4-blockwise"}));
   app.add_option("--rounds,--layers", options.rounds, "Times the layer runs, each verified; shards move on one rank")
       ->capture_default_str()
       ->check(workload::whole_number(1, 1 << 20));
@@ -63,6 +66,8 @@ int read_command_line(int argc, char** argv, Options& options, mori_ep::workload
   if (options.hidden % 16 != 0 || options.intermediate % 16 != 0)
     return refuse("hidden is " + std::to_string(options.hidden) + ", intermediate " +
                   std::to_string(options.intermediate) + ": the expert loops take multiples of 16.");
+  if (options.quant != "none" && (options.dtype != "bf16" || options.hidden % 32 != 0))
+    return refuse("--quant " + options.quant + " goes with --dtype bf16 and a --hidden that is a multiple of 32.");
   bool const inferred = options.experts == 0;
   try {
     if (!options.routes_file.empty()) {

@@ -19,6 +19,7 @@ struct Options {
   int hidden = 256;
   int intermediate = 128;
   std::string dtype = "bf16";
+  std::string quant = "none";  //!< what combine's rows are on the way
   int rounds = 3;
   std::uint64_t seed = 1;
 };

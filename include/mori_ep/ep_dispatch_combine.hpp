@@ -151,10 +151,9 @@ class EpDispatchCombine {
                                                         const EpDispatchCombineConfig& config,
                                                         std::span<std::byte> memory = {}, int memory_fd = -1,
                                                         const TransportOptions& options = {}) noexcept {
-    auto scaled = schedule::with_scales<Quant>(config);
-    auto runner = Runner::create(comm, scaled.ok() ? *scaled : config, {memory, memory_fd}, options, protocol());
+    auto runner = Runner::create(comm, config, {memory, memory_fd}, options, protocol());
     if (!runner.ok()) return runner.error();
-    return EpDispatchCombine(comm, *scaled, std::move(*runner));
+    return EpDispatchCombine(comm, *schedule::with_scales<Quant>(config), std::move(*runner));
   }
 
   //! @brief Sends each token once to every distinct rank of its experts and receives this rank's rows.

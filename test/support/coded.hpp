@@ -22,6 +22,7 @@ namespace mori_ep::test {
 //! @brief Of a round. Rows of all magnitudes; `specials`: also zeros, denormals, infinities and NaN.
 struct CodedRound {
   int world = 2, gpu_per_node = 0, hidden = 128, tokens = 5, experts_per_rank = 2, topk = 3;
+  int blocks = 0, warps = 0;  // 0: the machine's default
   bool specials = false;
   std::uint64_t seed = 1;
 };

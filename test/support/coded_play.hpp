@@ -251,7 +251,9 @@ class CodedPlayer {
             .num_experts_per_rank = round_.experts_per_rank,
             .num_experts_per_token = round_.topk,
             .scale_dim = static_cast<int>(scale_bytes()),
-            .scale_type_size = kCarriesCodes ? 1 : 0};
+            .scale_type_size = kCarriesCodes ? 1 : 0,
+            .block_num = round_.blocks,
+            .warp_num_per_block = round_.warps};
   }
   //! What rank `rank` returns for the token at `position`.
   [[nodiscard]] std::vector<Out> result(int rank, std::int32_t position) const {
@@ -358,8 +360,9 @@ class CodedPlayer {
         if (bits != want && !(std::isnan(value) && std::isnan(want_fp32)))
           return where + ", expected " + std::to_string(want_fp32);
         if constexpr (CodedRowType<typename O::Combine>)
-          if (!O::kRoundsSums && std::isfinite(value) && !rows.empty() && std::isfinite(largest) &&
-              !(std::fabs(value - sum) <= O::Combine::error_bound(largest, static_cast<int>(rows.size()))))
+          if (std::isfinite(value) && !rows.empty() && std::isfinite(largest) &&
+              !(std::fabs(value - sum) <=
+                O::Combine::error_bound(largest, static_cast<int>(rows.size()), O::kRoundsSums ? 2 : 1)))
             return where + ", further from " + std::to_string(sum) + " than the bound says";
       }
     }
@@ -381,8 +384,8 @@ std::string play_coded(const CodedRound& round) {
   if (wrong.empty()) return wrong;
   return wrong + "\n  world " + std::to_string(round.world) + " by " + std::to_string(round.gpu_per_node) + " hidden " +
          std::to_string(round.hidden) + " tokens " + std::to_string(round.tokens) + " experts_per_rank " +
-         std::to_string(round.experts_per_rank) + " topk " + std::to_string(round.topk) + " seed " +
-         std::to_string(round.seed);
+         std::to_string(round.experts_per_rank) + " topk " + std::to_string(round.topk) + " blocks " +
+         std::to_string(round.blocks) + " warps " + std::to_string(round.warps) + " seed " + std::to_string(round.seed);
 }
 
 }  // namespace mori_ep::test

@@ -18,7 +18,8 @@ namespace mori_ep::layout {
 //!
 //! Expert e's rows are rows [e * C, e * C + packed_recv_count[e]) of `packed_recv_x`, ordered by (source rank, source
 //! token). C is `max_rows_per_expert`; rows past it are not written and counted in `packed_dropped`; R is never too
-//! small. Names and meaning of the packed_* fields: MORI-EP user guide section 4, DeepEP low_latency_dispatch.
+//! small. Where rows are codes their scales stay in Dispatched::scales, by received row (row_slots says which is where),
+//! and a row of codes of two elements is H / 2 wide. Names and meaning of the packed_* fields: MORI-EP user guide section 4, DeepEP low_latency_dispatch.
 template <class T>
 struct StandardMoe {
   TensorView<T> packed_recv_x;                       //!< [E_r * C, H], rows 16-byte aligned

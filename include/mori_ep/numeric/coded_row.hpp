@@ -54,11 +54,11 @@ inline constexpr double kRounding = std::same_as<T, bf16>   ? 0x1p-8
 //!        Block 0: no scales, each element is cast.
 //!
 //! Codes     round(element / scale), to nearest even; the scale is the block's largest magnitude over the largest number
-//!           of C, so that every block uses all of C's range, whatever its magnitude. An e8m0 scale is the next power of
-//!           two. A cast saturates.
-//! Zeros     stay, with their sign. Elements far below their block's largest become zeros.
-//! Denormals A scale is not less than 2^-126: the elements of a block of nothing but fp32 denormals lose bits, or become
-//!           zeros.
+//!           of C, so that every block uses all of C's range. An e8m0 scale is the next power of two. A cast saturates.
+//! Zeros     stay, with their sign, where C has -0. Elements far below their block's largest become zeros.
+//! Small     A scale is not less than 2^-126: blocks of nothing larger than 2^-126 times C's largest number lose bits, or
+//!           become zeros.
+//! Large     An element that is within C's rounding of T's largest number may come out as infinity, with e8m0 scales.
 //! Not       finite: an infinity or NaN makes every element of its block NaN (its scale is NaN); a cast makes that
 //!           element NaN, where C has NaN.
 //! Bytes     row_bytes(H): payload_bytes(H) of codes, then scale_bytes(H), a multiple of 16 in all. H must be a multiple
@@ -119,7 +119,7 @@ struct CodedRow {
   //! @brief How far a block's element may be from what comes out, where `largest` is the largest magnitude of its block:
   //!        half a step at the top of C's range, and what fp32 adds. A cast's block is the element.
   [[nodiscard]] static constexpr double error_bound(double largest) noexcept {
-    constexpr double kSlack = 1 + 0x1p-20;
+    constexpr double kSlack = 1 + 0x1p-16;  // fp32: scale, factor, and a product on either side
     if constexpr (kScaled) {
       // A power of two may be all but twice as large as it need be, and then the top is just above half of the range.
       constexpr double kShare = std::same_as<S, e8m0> ? half_step() : Traits::kTopStep / 2.0 / C::kMax;
@@ -133,10 +133,11 @@ struct CodedRow {
     }
   }
   //! @brief How far a combined element may be from the exact sum of `contributions` elements, each of a block whose
-  //!        largest magnitude is at most `largest`: the errors of coding, of fp32 sums, and of one rounding to T.
-  [[nodiscard]] static constexpr double error_bound(double largest, int contributions) noexcept {
+  //!        largest magnitude is at most `largest`, weights included: the errors of coding, of fp32 sums, and of `roundings`
+  //!        to T: one, but with InterNodeV1, which rounds the sums of nodes, too, it is two.
+  [[nodiscard]] static constexpr double error_bound(double largest, int contributions, int roundings = 1) noexcept {
     double const n = contributions, coded = n * error_bound(largest), sum = n * largest + coded;
-    return coded + n * sum * 0x1p-23 + sum * numeric::kRounding<T> + 0x1p-24;
+    return coded + n * sum * 0x1p-23 + roundings * (1 + 0x1p-7) * (sum * numeric::kRounding<T> + n * 0x1p-24);
   }
 
  private:

@@ -27,6 +27,7 @@
 #include "mori_ep/schedule/join.hpp"
 #include "mori_ep/schedule/operands.hpp"
 #include "mori_ep/schedule/reduce.hpp"
+#include "mori_ep/schedule/scales.hpp"
 #include "mori_ep/transport/xgmi.hpp"
 
 namespace mori_ep::schedule {
@@ -60,10 +61,15 @@ class Runner {
   }
 
   //! @brief Collective: memory, join check, exchange of addresses. Any error is every rank's error.
-  static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& config,
+  static Result<std::unique_ptr<Runner>> create(const comm::Communicator& comm, const EpDispatchCombineConfig& given,
                                                 const comm::ArenaMemory& memory, const Options& options,
                                                 std::uint64_t protocol) noexcept {
-    JoinRecord mine{.protocol = protocol, .config = config, .hidden_unit = quant::hidden_unit<Quant>()};
+    auto const scaled = with_scales<Quant>(given);
+    EpDispatchCombineConfig const config = scaled.ok() ? *scaled : given;
+    JoinRecord mine{.protocol = protocol,
+                    .config = config,
+                    .refused_scales = scaled.ok() ? 0 : given.scale_dim,
+                    .hidden_unit = quant::hidden_unit<Quant>()};
     launch::LaunchLimits limits;
     std::vector<int> const near = near_ranks(comm);
     mine.near_begin = near.front();
@@ -72,7 +78,7 @@ class Runner {
     mine.devices = Exec::device_count();
     mine.process = comm.location().process;
     mine.host = comm.location().host;
-    bool const given = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
+    bool const brought = !memory.bytes.empty() || memory.fd >= 0, apart = !comm.in_process(near);
     if (mine.devices > 0 && validate(config, comm.world(), quant::hidden_unit<Quant>()).ok()) {
       layout = layout_of(config, comm.world(), comm.gpu_per_node());
       limits = limits_of(config, comm.world(), layout.columns);
@@ -91,14 +97,14 @@ class Runner {
       if (std::ssize(near) < comm.world()) mine.carried = {layout.largest_put, layout.bytes, layout.signal_bytes};
       mine.heap_limit = comm.heap()->limit();
       mine.heap_used = comm.heap()->used();
-      bool const fits = given || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
+      bool const fits = brought || mine.needed_bytes <= mine.heap_limit - mine.heap_used;
       if (!layout.overflow && fits) {
-        arena = given ? std::make_shared<comm::Arena<Exec>>(memory)
-                      : std::make_shared<comm::Arena<Exec>>(layout.bytes, Transport::kPlace, apart);
+        arena = brought ? std::make_shared<comm::Arena<Exec>>(memory)
+                        : std::make_shared<comm::Arena<Exec>>(layout.bytes, Transport::kPlace, apart);
         board = std::make_shared<comm::Arena<Exec>>(BoardLayout::make(comm.world()).bytes, comm::Place::board, apart);
         bool const there = arena->data() != nullptr && board->data() != nullptr;
         mine.capturing = !there && Exec::capturing() ? 1 : 0;
-        mine.memory_given = given ? 1 : 0;
+        mine.memory_given = brought ? 1 : 0;
         mine.memory_descriptor = arena->shared_as().open() ? 1 : 0;
         mine.memory_bytes = there ? static_cast<std::int64_t>(arena->bytes()) : 0;
         mine.memory_aligned =
@@ -117,7 +123,7 @@ class Runner {
     auto boards = comm::SymmetricHeap<Exec>::join(comm, near, std::move(board));
     if (!boards.ok()) return boards.error();
     comm::HeapBudget::Share heap;
-    if (!given) heap = {comm.heap(), mine.needed_bytes};
+    if (!brought) heap = {comm.heap(), mine.needed_bytes};
     std::unique_ptr<Runner> runner(new Runner(comm, config, layout, limits, std::move(*arenas), std::move(*boards)));
     runner->heap_ = std::move(heap);
     runner->several_devices_ = sharers_of(records, comm.rank()) < comm.world();

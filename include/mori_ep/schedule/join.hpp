@@ -13,11 +13,12 @@
 #include "mori_ep/comm/hash.hpp"
 #include "mori_ep/fabric/command.hpp"
 #include "mori_ep/schedule/config.hpp"
+#include "mori_ep/schedule/scales.hpp"
 
 namespace mori_ep::schedule {
 
 inline constexpr std::uint32_t kProtocolVersion =
-    4;  //!< in header-only code the wire layout is the ABI: any change counts here
+    5;  //!< in header-only code the wire layout is the ABI: any change counts here
 
 //! @brief A hash over names, so that ranks built from different types or versions find out.
 class ProtocolHash {
@@ -45,6 +46,7 @@ struct Carried {
 struct JoinRecord {
   std::uint64_t protocol = 0;
   EpDispatchCombineConfig config;
+  std::int32_t refused_scales = 0;                     //!< scale_dim, where the operator makes the scales
   std::int32_t hidden_unit = 1;                        //!< what H must be a multiple of for the rank's operator
   std::int64_t needed_bytes = 0;                       //!< the arena's size by this rank's configuration
   std::int64_t heap_limit = INT64_MAX, heap_used = 0;  //!< bytes: MORI_SHMEM_HEAP_SIZE and what is taken of it
@@ -105,6 +107,7 @@ struct JoinRecord {
       error.rank = rank;
       return Status{error};
     };
+    if (r.refused_scales != 0) return fail(scales_refused(r.refused_scales));
     if (Status s = validate(r.config, world, r.hidden_unit); !s.ok()) return fail(s.error());
     for (const ConfigField& field : kSharedConfigFields)
       if (field.get(r.config) != field.get(records[0].config))

@@ -203,6 +203,7 @@ inline void encode_elements(const std::byte* src, float factor, std::size_t coun
   constexpr auto kPer = static_cast<std::size_t>(R::Traits::kElements);
   std::size_t i = 0;
   for (; i + kEach <= count; i += kEach) {
+    __builtin_prefetch(src + i * sizeof(T) + kPrefetchBytes);
     auto const in = InOrder<T>::of(src + i * sizeof(T));
     MORI_EP_UNROLL
     for (int p = 0; p < InOrder<T>::kCount; ++p) {
@@ -246,6 +247,8 @@ inline Floats coded_term(const std::byte* row, std::size_t payload, std::size_t 
 template <CodedRowType R, bool Weighted, bool Grouped>
 inline Floats coded_sum(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::size_t payload, std::size_t at) noexcept {
+  if (std::size_t const byte = at / static_cast<std::size_t>(R::Traits::kElements); byte % kLineBytes == 0)
+    for (int i = 0; i < n; ++i) __builtin_prefetch(srcs[i] + byte + kPrefetchBytes);
   Floats group = coded_term<R, Weighted>(srcs[0], payload, at, weights), total = group;
   bool closed = false;
   for (int i = 1; i < n; ++i) {

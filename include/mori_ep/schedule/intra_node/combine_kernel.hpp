@@ -77,8 +77,12 @@ struct CombineKernel {
     if (has(halves, Half::recv) && !stopped) {
       // Neighbouring groups of warps, and then blocks, take neighbouring tokens: what is read at one time lies
       // together.
-      WarpShare const share = WarpShare::of(ctx.warp(), ctx.warps(), quotient(tokens + ctx.blocks() - 1, ctx.blocks()),
-                                            Ctx::warps_per_sum(payload_bytes_of<R>(hidden)));
+      // Where a sum is written and read again, in another form, a warp must not wait for others' parts of it.
+      WarpShare const share =
+          kCoded && sums_own_first<PeerRef, R>()
+              ? WarpShare::alone(ctx.warp(), ctx.warps())
+              : WarpShare::of(ctx.warp(), ctx.warps(), quotient(tokens + ctx.blocks() - 1, ctx.blocks()),
+                              Ctx::warps_per_sum(payload_bytes_of<R>(hidden)));
       std::int32_t const step = ctx.blocks() * share.groups,
                          first = share.group < share.groups ? ctx.block() * share.groups + share.group : tokens;
       bool ready = false;

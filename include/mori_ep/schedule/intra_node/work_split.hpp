@@ -31,6 +31,10 @@ struct WarpShare {
     std::int32_t const group = quotient(warp, parts);
     return {group, quotient(warps, parts), warp - group * parts, parts};
   }
+  //! @brief Every warp takes tokens alone.
+  static MORI_EP_HD constexpr WarpShare alone(std::int32_t warp, std::int32_t warps) noexcept {
+    return {warp, warps, 0, 1};
+  }
 };
 static_assert(WarpShare::of(15, 16, 4, 1).group == 3 && WarpShare::of(15, 16, 4, 1).parts == 4);
 static_assert(WarpShare::of(15, 16, 3, 1).group == 3 && WarpShare::of(15, 16, 3, 1).groups == 3);
