@@ -102,8 +102,11 @@ struct CodedRow {
       return e8m0::from_bits(static_cast<std::uint8_t>(code < 1 ? 1 : code));
     } else {
       if (largest >= kInfinity) return numeric::quiet_nan(false);
-      float const scale = std::bit_cast<float>(largest < kLeastScale ? kLeastScale : largest) * (1.0f / C::kMax);
-      return std::bit_cast<float>(kLeastScale) < scale ? scale : std::bit_cast<float>(kLeastScale);
+      // No reference to a constant of the class: on a device it would have no address.
+      constexpr float kLeast = 0x1p-126f;
+      float const magnitude = std::bit_cast<float>(largest),
+                  scale = (magnitude < kLeast ? kLeast : magnitude) * (1.0f / C::kMax);
+      return kLeast < scale ? scale : kLeast;
     }
   }
   //! @brief What elements are multiplied with before they are rounded: one over the scale.
@@ -141,7 +144,7 @@ struct CodedRow {
   }
 
  private:
-  static constexpr std::uint32_t kInfinity = 0x7f800000u, kLeastScale = 0x00800000u;
+  static constexpr std::uint32_t kInfinity = 0x7f800000u;
   static constexpr double half_step() noexcept { return 0.5 / static_cast<double>(1 << Traits::kMantissa); }
 };
 
