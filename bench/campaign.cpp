@@ -116,7 +116,7 @@ std::vector<Problem> make_problems(const Options& o) {
   // Where kernels are a network, too, those of the ranks leave it room, and each launch carries much
   // (fabric::DeviceLoopback).
   constexpr int kBlocksBesideCarriers = 10;
-  constexpr std::size_t kBytesOfCarrier = std::size_t{1} << 20;
+  constexpr std::size_t kBytesOfCarrier = std::size_t{3} << 19;
   bool const carried = !on_host && o.schedule != "intranode";
   int const blocks = o.blocks == 0 && carried ? kBlocksBesideCarriers : o.blocks;
   std::vector<Problem> problems;

@@ -206,7 +206,7 @@ int main(int argc, char** argv) {
                   "Between nodes: loopback, a network inside this process (default), or verbs, RDMA, with bf16")
       ->check(CLI::IsMember({"loopback", "verbs"}));
   run->add_option("--rows-per-put", run_options.rows_per_put,
-                  "v1: rows of a chunk; 0: as many as 256 KiB hold (1 MiB with --exec cuda)")
+                  "v1: rows of a chunk; 0: as many as 256 KiB hold (1.5 MiB with --exec cuda)")
       ->check(whole_number(0, 1 << 20))
       ->capture_default_str();
   run->add_flag("--stats", run_options.stats, "Also what each rank put to each peer (table, json)");

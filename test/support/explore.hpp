@@ -101,6 +101,12 @@ class ExploreContext {
                 int part, int parts);
   template <Element T>
   void round_rows(const std::byte* const* srcs, int n, std::byte* dst, std::size_t elements, int part, int parts);
+  template <CodedRowType R, class Place>
+  void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, Place&& place,
+                  std::size_t elements, int part, int parts);
+  template <CodedRowType R, bool Weighted>
+  void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                   std::byte* dst, std::size_t elements, int part, int parts);
   template <Element T, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                    std::byte* dst, std::size_t elements, int part, int parts);

@@ -68,6 +68,34 @@ void ExploreContext::multicast_row(const std::byte* src, std::byte* const* dst, 
     std::memcpy(dst[i] + span.begin, src + span.begin, span.end - span.begin);
   }
 }
+template <CodedRowType R, class Place>
+void ExploreContext::encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales,
+                                Place&& place, std::size_t elements, int part, int parts) {
+  using T = RowElement<R>;
+  int const n = place();
+  auto const cells = exec::host::Cells::part(elements, exec::host::kCodedCell<R>, part, parts);
+  std::size_t const first = R::scale_bytes(cells.begin), scale_bytes = R::scale_bytes(cells.end) - first;
+  machine_->touch(fibre_, src + cells.begin * sizeof(T), (cells.end - cells.begin) * sizeof(T), false);
+  for (int i = 0; i < n; ++i) {
+    machine_->step(fibre_);
+    machine_->touch(fibre_, payloads[i] + R::payload_bytes(cells.begin), R::payload_bytes(cells.end - cells.begin),
+                    true, false, true);
+    if (scale_bytes != 0) machine_->touch(fibre_, scales[i] + first, scale_bytes, true, false, true);
+  }
+  exec::host::encode_row<R, false>(src, payloads, scales, n, elements, part, parts);
+}
+template <CodedRowType R, bool Weighted>
+void ExploreContext::reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                                 std::byte* dst, std::size_t elements, int part, int parts) {
+  using T = RowElement<R>;
+  auto const cells = exec::host::Cells::part(elements, exec::host::kCodedCell<R>, part, parts);
+  for (int i = 0; i < n; ++i) {
+    machine_->step(fibre_);
+    machine_->touch(fibre_, srcs[i], R::row_bytes(elements), false);
+  }
+  machine_->touch(fibre_, dst + cells.begin * sizeof(T), (cells.end - cells.begin) * sizeof(T), true, false, true);
+  exec::host::reduce_rows<R, Weighted, false>(srcs, weights, n, group_starts, dst, elements, part, parts);
+}
 template <Element T, bool Weighted>
 void ExploreContext::reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                                  std::byte* dst, std::size_t elements, int part, int parts) {

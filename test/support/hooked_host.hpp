@@ -53,11 +53,17 @@ class HookedContext : public exec::host::Context {
     StepHook::pass();
     Base::multicast_row(src, dst, std::forward<Place>(place), bytes, part, parts);
   }
-  template <Element T, bool Weighted>
+  template <CodedRowType R, class Place>
+  void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, Place&& place,
+                  std::size_t elements, int part, int parts) const noexcept {
+    StepHook::pass();
+    Base::encode_row<R>(src, payloads, scales, std::forward<Place>(place), elements, part, parts);
+  }
+  template <RowForm R, bool Weighted>
   void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                    std::byte* dst, std::size_t elements, int part, int parts) const noexcept {
     StepHook::pass();
-    Base::reduce_rows<T, Weighted>(srcs, weights, n, group_starts, dst, elements, part, parts);
+    Base::reduce_rows<R, Weighted>(srcs, weights, n, group_starts, dst, elements, part, parts);
   }
   exec::WaitResult wait(std::uint64_t* word, std::uint32_t epoch, const exec::WaitLimits& limits,
                         exec::WaitOrder order = exec::WaitOrder::acquire) noexcept {

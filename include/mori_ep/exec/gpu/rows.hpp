@@ -104,10 +104,10 @@ template <CodedRowType R>
 struct Piece<R> {
   using T = RowElement<R>;
   using C = typename R::CodeType;
-  static constexpr int kElements = kPieceElements, kBytes = kPieceBytes<C>;
+  static constexpr int kElements = 8, kBytes = kElements / R::Traits::kElements;  // more would not fit registers
   static constexpr bool kScaled = R::kScaled;
   static constexpr RowBytes kGrowth = kElements * sizeof(T) / kBytes;
-  std::conditional_t<kBytes == 16, Vec16, Vec8> codes;
+  std::conditional_t<kBytes == 8, Vec8, Vec4> codes;
   std::uint32_t scale;
 
   [[nodiscard]] static __device__ RowBytes block_of(RowBytes at) {
@@ -119,10 +119,10 @@ struct Piece<R> {
   }
   static __device__ __forceinline__ Piece of(const std::byte* row, RowBytes at, RowBytes payload) {
     Piece piece;
-    if constexpr (kBytes == 16)
-      piece.codes = Target::load_row(row + at);
-    else
+    if constexpr (kBytes == 8)
       piece.codes = Target::load_row_half(row + at);
+    else
+      piece.codes = {{Target::load(reinterpret_cast<const std::uint32_t*>(row + at))}};
     piece.scale = kScaled ? Target::load(reinterpret_cast<const std::uint32_t*>(row + scale_at(at, payload))) : 0;
     return piece;
   }
@@ -219,8 +219,10 @@ struct Ring {
     P piece;
     if constexpr (P::kBytes == 16)
       piece.codes = Target::load_shared(codes + slot);
-    else
+    else if constexpr (P::kBytes == 8)
       piece.codes = Target::load_shared_half(codes + slot);
+    else
+      piece.codes = {{Target::load_shared_word(codes + slot)}};
     if constexpr (P::kScaled) piece.scale = Target::load_shared_word(scales + slot);
     return piece;
   }

@@ -13,6 +13,9 @@ namespace mori_ep::exec::gpu {
 struct alignas(16) Vec16 {
   std::uint32_t word[4];
 };
+struct Vec4 {
+  std::uint32_t word[1];
+};
 struct alignas(8) Vec8 {
   std::uint32_t word[2];
 };

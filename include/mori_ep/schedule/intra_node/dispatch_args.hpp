@@ -170,10 +170,9 @@ struct DispatchScratch {
   std::uint32_t* copies;   // [N] of this rank's tokens for each node; `stage` has where they are staged
   std::uint32_t* relayed;  // [W] how many records each source sends to this rank
   // of this warp:
-  std::byte** targets;        // [K] the rows of the token that it moves, in ascending rank order
-  std::byte** scale_targets;  // [K] their scales
-  std::int32_t* tokens;       // [kTile] those that go to the rank that it tells of them
-  std::uint32_t* marks;       // [kTilesAtOnce][C] votes of the tokens that it counts
+  std::byte** targets;   // [2][K] the rows of the token that it moves, in ascending rank order; their scales
+  std::int32_t* tokens;  // [kTile] those that go to the rank that it tells of them
+  std::uint32_t* marks;  // [kTilesAtOnce][C] votes of the tokens that it counts
 
   //! @brief How many tiles a window has.
   [[nodiscard]] static MORI_EP_HD constexpr std::int32_t tiles(std::int32_t columns) noexcept {
@@ -201,7 +200,6 @@ struct DispatchScratch {
     s.table = pointers(world);
     s.peers = far.with_table(s.table);
     s.targets = pointers(2 * ctx.warps() * topk) + 2 * ctx.warp() * topk;
-    s.scale_targets = s.targets + topk;
     s.flags = words(sums(columns, experts) + 2 * world);
     s.before = s.flags + kFlags;
     s.total = s.before + columns;

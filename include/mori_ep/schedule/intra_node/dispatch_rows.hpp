@@ -68,7 +68,7 @@ struct RowSender {
       std::uint32_t const drawn_now = scarce ? 0 : ctx.draw(drawn);
       auto const where = [&] { return place(ctx, t, part == 0); };
       if constexpr (kCoded)
-        ctx.template encode_row<Form>(args.row_of(t), s.targets, s.scale_targets, where, elements(), part, parts);
+        ctx.template encode_row<Form>(args.row_of(t), s.targets, s.targets + args.topk, where, elements(), part, parts);
       else
         ctx.multicast_row(args.row_of(t), s.targets, where, args.row_bytes, part, parts);
       ctx.warp_sync();  // all have done with these targets
@@ -140,8 +140,9 @@ struct RowSender {
         s.targets[at] =
             is_node(d) ? records().record(node, row) : to_be_at<std::byte>(d, args.set.recv_x, {}, row, args.row_bytes);
         if constexpr (kCoded)
-          s.scale_targets[at] = is_node(d) ? s.targets[at] + args.far.record.scales
-                                           : to_be_at<std::byte>(d, args.set.recv_scales, {}, row, args.scale_bytes);
+          s.targets[args.topk + at] = is_node(d)
+                                          ? s.targets[at] + args.far.record.scales
+                                          : to_be_at<std::byte>(d, args.set.recv_scales, {}, row, args.scale_bytes);
         if (!keeps || !lists) continue;
         std::int32_t const earlier = is_node(d) ? Nodes::other(node, args.far.nodes.of(args.port.peers.rank)) : 0;
         ctx.store(routes + entry, routing::RouteEntry{d, earlier * args.max_tokens + static_cast<std::int32_t>(row)});
@@ -151,7 +152,8 @@ struct RowSender {
         if (!goes) continue;
         s.targets[at] = to_be_at<std::byte>(d, args.set.recv_x, &FarLayout::x, row, args.row_bytes);
         if constexpr (kCoded)
-          s.scale_targets[at] = to_be_at<std::byte>(d, args.set.recv_scales, &FarLayout::scales, row, args.scale_bytes);
+          s.targets[args.topk + at] =
+              to_be_at<std::byte>(d, args.set.recv_scales, &FarLayout::scales, row, args.scale_bytes);
         if (keeps) ctx.store(routes + at, routing::RouteEntry{d, static_cast<std::int32_t>(row)});
         if constexpr (Weighted)
           if (keeps) ctx.store(factors + at, weight_of(ctx, t, d));
