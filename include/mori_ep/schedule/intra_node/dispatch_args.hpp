@@ -190,16 +190,17 @@ struct DispatchScratch {
     auto const pointers = static_cast<std::size_t>(world + 2 * warps * topk);
     return words * sizeof(std::uint32_t) + pointers * sizeof(std::byte*) + 64;
   }
+  //! @brief `targets`: pointers of a warp, K or, where rows have scales of the operator's, 2 K.
   template <class Ctx>
   static MORI_EP_HD DispatchScratch carve(Ctx& ctx, const PeerRef& far, std::int32_t columns, std::int32_t experts,
-                                          std::int32_t topk) {
+                                          std::int32_t targets) {
     std::int32_t const world = far.world, window = tiles(columns) * columns;
     auto const words = [&](std::int32_t n) { return ctx.template shared<std::uint32_t>(static_cast<std::size_t>(n)); };
     auto const pointers = [&](std::int32_t n) { return ctx.template shared<std::byte*>(static_cast<std::size_t>(n)); };
     DispatchScratch s;
     s.table = pointers(world);
     s.peers = far.with_table(s.table);
-    s.targets = pointers(2 * ctx.warps() * topk) + 2 * ctx.warp() * topk;
+    s.targets = pointers(ctx.warps() * targets) + ctx.warp() * targets;
     s.flags = words(sums(columns, experts) + 2 * world);
     s.before = s.flags + kFlags;
     s.total = s.before + columns;

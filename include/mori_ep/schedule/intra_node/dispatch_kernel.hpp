@@ -36,6 +36,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mori_ep/schedule/intra_node/dispatch_counts.hpp"
 #include "mori_ep/schedule/intra_node/dispatch_rows.hpp"
@@ -67,7 +68,8 @@ struct DispatchKernel {
     Index ids[Args::kIdsAtOnce];
     bool const early = sends && !shared && Counts::first_token(ctx) < args.tokens;
     if (early) args.read_ids(ctx, Counts::first_token(ctx), 0, ids);
-    Scratch const s = Scratch::carve(ctx, args.port.peers, args.columns(), args.placement.experts(), args.topk);
+    Scratch const s = Scratch::carve(ctx, args.port.peers, args.columns(), args.placement.experts(),
+                                     std::is_void_v<Form> ? args.topk : 2 * args.topk);
     clear(ctx, s);
     if (thread(ctx) == 0 && failed) s.flags[Scratch::kStopped] = 1;
 
