@@ -73,7 +73,8 @@ TEST_CASE("bounds: half of the largest step, more for powers of two, and what sa
   REQUIRE(std::abs(Cast::error_bound(0) - 0x1p-10) < 1e-6);
   // Sums: the errors of the contributions, and one rounding.
   REQUIRE(Fp8::error_bound(448, 4) > 4 * Fp8::error_bound(448));
-  REQUIRE(Fp8::error_bound(448, 4) < 4 * Fp8::error_bound(448) + 0x1p-8 * 4 * (448 + 17));
+  REQUIRE(Fp8::error_bound(448, 4) < 4 * Fp8::error_bound(448) + 0x1.04p-8 * 4 * (448 + 17));
+  REQUIRE(Fp8::error_bound(448, 4, 2) > Fp8::error_bound(448, 4) + 0x1p-8 * 4 * 448);
 }
 
 }  // namespace mori_ep::test
