@@ -267,7 +267,7 @@ TEST_CASE("bounds hold where rounding is worst") {
 TEST_CASE("what coding costs: blocks against casts, on normal data and on lognormal data with outliers") {
   std::normal_distribution<float> normal;
   auto const lognormal = [&](auto& generator) {
-    float const x = std::copysign(std::exp(2 * normal(generator)), normal(generator)) / 16;
+    float const size = std::exp(2 * normal(generator)) / 16, x = std::copysign(size, normal(generator));
     return generator() % 1000 == 0 ? 1000 * x : x;
   };
   auto const plain = [&](auto& generator) { return normal(generator); };
