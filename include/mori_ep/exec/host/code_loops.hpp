@@ -7,6 +7,19 @@
 
 inline constexpr std::size_t kWidth = kVectorBytes / sizeof(float);  // fp32 in a vector
 
+#if MORI_EP_ROW_BYTES > 16
+//! @brief kWidth bytes, a word each. (By name: g++ 12 converts such vectors byte by byte.)
+inline Words words_of(const void* octets) noexcept {
+  std::uint64_t parts[2] = {};
+  __builtin_memcpy(parts, octets, kWidth);
+  using Pair = std::uint64_t __attribute__((vector_size(16)));
+  Pair const held = {parts[0], parts[1]};
+  Words words;
+  asm("vpmovzxbd %1, %0" : "=x"(words) : "x"(held));
+  return words;
+}
+#endif
+
 //! @brief kWidth of what the 64, 128 or 256 bits of codes at `src` hold, a code in each word.
 template <Code C>
 inline Words load_codes(const std::byte* src) noexcept {
@@ -17,17 +30,30 @@ inline Words load_codes(const std::byte* src) noexcept {
   else
     return Words{from[0], from[1], from[2], from[3]};
 #else
-  using Octets = std::uint8_t __attribute__((vector_size(kWidth)));
   if constexpr (numeric::CodeTraits<C>::kElements == 2) {
-    using Pairs = std::uint8_t __attribute__((vector_size(kWidth / 2)));
-    using Spread = std::uint16_t __attribute__((vector_size(kWidth)));
-    Spread const pair = __builtin_convertvector(load<Pairs>(src), Spread);
-    return __builtin_convertvector(as<Octets>((pair | (pair << 4)) & 0x0f0f), Words);
+    std::uint64_t octets[kWidth / 8];
+    for (std::size_t i = 0; i < kWidth / 8; ++i) {
+      std::uint32_t pairs;
+      __builtin_memcpy(&pairs, src + 4 * i, sizeof(pairs));
+      std::uint64_t spread = pairs;
+      spread = (spread | (spread << 16)) & 0x0000ffff0000ffffu;
+      spread = (spread | (spread << 8)) & 0x00ff00ff00ff00ffu;
+      octets[i] = (spread | (spread << 4)) & 0x0f0f0f0f0f0f0f0fu;
+    }
+    return words_of(octets);
   } else {
-    return __builtin_convertvector(load<Octets>(src), Words);
+    return words_of(src);
   }
 #endif
 }
+
+#if MORI_EP_ROW_BYTES > 16
+//! @brief The lowest byte of each word, side by side. (g++ 12 converts such vectors byte by byte.)
+template <std::size_t... I>
+inline Bytes lowest_bytes(const Bytes& words, std::index_sequence<I...>) noexcept {
+  return __builtin_shufflevector(words, words, (4 * I % kVectorBytes)...);
+}
+#endif
 
 //! @brief The reverse; `codes` have no bits beyond a code's.
 template <Code C>
@@ -48,9 +74,8 @@ inline void store_codes(std::byte* dst, const Words& codes) noexcept {
     auto const pairs = __builtin_convertvector((wide | (wide >> 28)) & 0xff, Pairs);
     __builtin_memcpy(dst, &pairs, sizeof(pairs));
   } else {
-    using Octets = std::uint8_t __attribute__((vector_size(kWidth)));
-    auto const octets = __builtin_convertvector(codes, Octets);
-    __builtin_memcpy(dst, &octets, sizeof(octets));
+    Bytes const octets = lowest_bytes(as<Bytes>(codes), std::make_index_sequence<kVectorBytes>{});
+    __builtin_memcpy(dst, &octets, kWidth);
   }
 #endif
 }
