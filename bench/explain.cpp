@@ -95,7 +95,8 @@ What is checked, before and after timing
   Every element of every row, id, weight, source position, row order and count after dispatch, bit by bit; every element
   of every output against a double-precision sum computed from the routes alone, within the roundings that the element
   type makes unavoidable; that inputs were not written. With --quant rows and outputs are checked within what the format's
-  error bound allows an element, and outputs also by the norm of each row's error; scales must be the right ones. Rows spell their rank and token; expert e answers
+  error bound allows an element, and outputs also by the norm of each row's error; scales must be the right ones.
+  Rows spell their rank and token; expert e answers
   weight x (1 + e / experts) x (row rotated by e elements). The loop is followed by one more, untimed, whose outputs are
   checked as well; with --exec cuda so are its rows, what it writes to is overwritten first, and all is copied back to
   the host's checks; with --graph it is the graphs that are checked.

@@ -65,7 +65,7 @@ class EpDispatchCombine {
                 "transport::Hybrid or transport::Rdma, or schedule::IntraNode.");
 
  public:
-  using Wire = Quant;
+  using Wire = Quant;                                           //!< what rows look like on the way
   using Input = quant::InputUnit<typename Quant::Dispatch>;     //!< what tokens are made of: an element, or a code
   using Token = quant::ReceivedUnit<typename Quant::Dispatch>;  //!< what received rows are made of
   using Out = RowElement<typename Quant::Combine>;              //!< element of combined rows
@@ -242,7 +242,7 @@ class EpDispatchCombine {
   Status convert_dispatch_output(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
                                  const launch::LaunchParams& launch = {}) noexcept {
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
     auto const from = runner_->buffers(ticket.set_);
     int const local_experts = config_.num_experts_per_rank, topk = config_.num_experts_per_token;
     Status s =
@@ -264,7 +264,7 @@ class EpDispatchCombine {
                   "EpDispatchCombine::convert_combine_input: this wire format codes the rows of combine, and the "
                   "standard-MoE layout is summed into them as they are. Choose quant::None for combine.");
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
     if (ticket.tokens_ > 0 && !ticket.weighted_)
       return check_.bad("weights rows", 0, ticket.tokens_,
                         "The standard-MoE combine applies weights: give them at dispatch.");
@@ -277,7 +277,7 @@ class EpDispatchCombine {
   //! @brief dispatch, then convert_dispatch_output. Every rank gives weights: convert_combine_input applies them.
   [[nodiscard]] Result<Dispatched> dispatch_standard_moe(const DispatchInputs& in, const StandardMoe& packed,
                                                          StreamRef stream) noexcept {
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, units_of(packed), check_); !s.ok()) return s;
+    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
     if (in.input.rows > 0 && in.weights.data == nullptr && (in.routing == nullptr || in.routing->weights_ == nullptr))
       return check_.bad("weights rows", 0, in.input.rows,
                         "The standard-MoE combine applies weights: give them at dispatch.");
@@ -394,10 +394,6 @@ class EpDispatchCombine {
         ledger_(std::make_shared<routing::TicketLedger>(config.num_buffer_sets)) {}
 
   [[nodiscard]] std::size_t hidden() const noexcept { return static_cast<std::size_t>(config_.hidden_dim); }
-  template <class T>
-  [[nodiscard]] std::int64_t units_of(const layout::StandardMoe<T>&) const noexcept {
-    return units<T>();
-  }
   //! How many of Unit make a row.
   template <class Unit>
   [[nodiscard]] std::int64_t units() const noexcept {

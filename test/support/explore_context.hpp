@@ -73,7 +73,7 @@ void ExploreContext::encode_row(const std::byte* src, std::byte* const* payloads
                                 Place&& place, std::size_t elements, int part, int parts) {
   using T = RowElement<R>;
   int const n = place();
-  auto const cells = exec::host::Cells::part(elements, exec::host::kCodedCell<R>, part, parts);
+  auto const cells = exec::host::Span::part(elements, part, parts, exec::host::kCodedCell<R>);
   std::size_t const first = R::scale_bytes(cells.begin), scale_bytes = R::scale_bytes(cells.end) - first;
   machine_->touch(fibre_, src + cells.begin * sizeof(T), (cells.end - cells.begin) * sizeof(T), false);
   for (int i = 0; i < n; ++i) {
@@ -88,7 +88,7 @@ template <CodedRowType R, bool Weighted>
 void ExploreContext::reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                                  std::byte* dst, std::size_t elements, int part, int parts) {
   using T = RowElement<R>;
-  auto const cells = exec::host::Cells::part(elements, exec::host::kCodedCell<R>, part, parts);
+  auto const cells = exec::host::Span::part(elements, part, parts, exec::host::kCodedCell<R>);
   for (int i = 0; i < n; ++i) {
     machine_->step(fibre_);
     machine_->touch(fibre_, srcs[i], R::row_bytes(elements), false);

@@ -80,7 +80,7 @@ class Arena {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] bool owned() const noexcept { return kind_ != Kind::borrowed; }
   [[nodiscard]] Place place() const noexcept { return place_; }
-  //! @brief Frees `memory` no earlier than this arena, in place of what was to be kept before. The owner's thread calls it.
+  //! @brief Frees `memory` no earlier than this arena, in place of what was kept before. Called by the owner's thread.
   void keep(std::shared_ptr<const void> memory) noexcept { kept_ = std::move(memory); }
   //! @brief By which other processes map it; not open once they have.
   [[nodiscard]] Fd& shared_as() noexcept { return shared_as_; }

@@ -8,6 +8,7 @@
 
 #include "mori_ep/exec/concepts.hpp"
 #include "mori_ep/exec/tensor_view.hpp"
+#include "mori_ep/quant/policy.hpp"
 #include "mori_ep/routing/route.hpp"
 #include "mori_ep/schedule/operand_checks.hpp"
 #include "mori_ep/schedule/operands.hpp"
@@ -19,7 +20,8 @@ namespace mori_ep::layout {
 //! Expert e's rows are rows [e * C, e * C + packed_recv_count[e]) of `packed_recv_x`, ordered by (source rank, source
 //! token). C is `max_rows_per_expert`; rows past it are not written and counted in `packed_dropped`; R is never too
 //! small. Where rows are codes their scales stay in Dispatched::scales, by received row (row_slots says which is where),
-//! and a row of codes of two elements is H / 2 wide. Names and meaning of the packed_* fields: MORI-EP user guide section 4, DeepEP low_latency_dispatch.
+//! and a row of codes of two elements is H / 2 wide. Names and meaning of the packed_* fields: MORI-EP user guide section
+//! 4, DeepEP low_latency_dispatch.
 template <class T>
 struct StandardMoe {
   TensorView<T> packed_recv_x;                       //!< [E_r * C, H], rows 16-byte aligned
@@ -32,16 +34,16 @@ struct StandardMoe {
   std::int64_t max_rows_per_expert = 0;    //!< C
 };
 
-//! @brief Is `packed` memory for the rows of `local_experts` experts, of `units` T each?
+//! @brief Is `packed` memory for the rows of `local_experts` experts, of H elements each?
 template <class T>
-[[nodiscard]] Status check(const StandardMoe<T>& packed, int local_experts, std::int64_t units,
+[[nodiscard]] Status check(const StandardMoe<T>& packed, int local_experts, std::int64_t hidden,
                            const schedule::OperandChecks& operands) noexcept {
   std::int64_t const per_expert = packed.max_rows_per_expert, limit = INT32_MAX / local_experts;
   if (per_expert < 1 || per_expert > limit)
     return operands.bad("max_rows_per_expert", per_expert, limit,
                         "Give 1 to the limit: how many rows one expert has room for.");
   if (Status s = operands.shaped(packed.packed_recv_x, "packed_recv_x rows", "packed_recv_x columns",
-                                 "packed_recv_x row bytes", per_expert * local_experts, units, 16);
+                                 "packed_recv_x row bytes", per_expert * local_experts, quant::units_of<T>(hidden), 16);
       !s.ok())
     return s;
   if (packed.packed_recv_count == nullptr || packed.packed_recv_src_info == nullptr ||

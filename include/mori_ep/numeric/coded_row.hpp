@@ -25,8 +25,8 @@ concept BlockScale = std::same_as<S, float> || std::same_as<S, e8m0>;
 
 namespace numeric {
 
-//! @brief How many elements a code holds, and the errors of coding: `kTopStep` is the distance of the two largest numbers,
-//!        `kSmallest` of the two smallest, `kMantissa` the bits behind the leading one.
+//! @brief How many elements a code holds, and the errors of coding: `kTopStep` is the distance of the two largest
+//!        numbers, `kSmallest` of the two smallest, `kMantissa` the bits behind the leading one.
 template <Code C>
 struct CodeTraits {
   static constexpr int kElements = 1;
@@ -92,7 +92,7 @@ struct CodedRow {
     return (payload_bytes(hidden) + scale_bytes(hidden) + 15) / 16 * 16;
   }
 
-  //! @brief The scale of a block whose largest magnitude has these bits as an fp32: those of a NaN are the largest of all.
+  //! @brief The scale of a block whose largest magnitude has these bits as an fp32; those of a NaN are the largest.
   [[nodiscard]] static constexpr S scale_of(std::uint32_t largest) noexcept {
     if constexpr (std::same_as<S, e8m0>) {
       if (largest >= kInfinity) return e8m0::from_bits(0xff);

@@ -25,9 +25,7 @@ struct Fp4Blockwise : Forms<T, CodedRow<T, fp4x2_e2m1, Block, S>> {};
 //! @brief Rows that are codes already; their scales travel beside them as scale_dim times scale_type_size bytes of the
 //!        caller's. For dispatch: within Pair.
 template <Code C>
-struct Payload {
-  using Wire = C;
-};
+struct Payload {};
 
 namespace detail {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! @file Sixteen elements as codes: what a lane codes and decodes at one time.
+//! @file Codes to fp32 and back, four bytes at a time, and how much a lane codes at once.
 #pragma once
 
 #include "mori_ep/exec/gpu/target.hpp"
@@ -13,8 +13,8 @@
 
 namespace mori_ep::exec::gpu {
 
+//! @brief What a lane codes at once: 16 bytes of fp8, 8 of fp4.
 inline constexpr int kPieceElements = 16;
-//! @brief 16 bytes of fp8, 8 of fp4.
 template <Code C>
 inline constexpr int kPieceBytes = kPieceElements / numeric::CodeTraits<C>::kElements;
 

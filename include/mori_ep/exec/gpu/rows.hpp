@@ -86,7 +86,7 @@ __device__ __forceinline__ void multicast_row(const std::byte* src, std::byte* c
     multicast_vectors<2>(src, dst, place, bytes, lane, lanes);
 }
 
-//! @brief What a lane reads of a row at one time: kElements in kBytes, and of a coded row the word that holds their scale.
+//! @brief What a lane reads of a row at one time: kElements in kBytes, and the word with their scale if they are codes.
 template <RowForm R>
 struct Piece {
   using T = RowElement<R>;

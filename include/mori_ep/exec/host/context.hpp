@@ -178,7 +178,7 @@ class Context {
   void sum_rows(const std::byte* const* srcs, const float* weights, int n, std::byte* dst, std::size_t elements,
                 int part, int parts) const noexcept {
     if constexpr (CodedRowType<R>) {
-      auto const [begin, end] = Cells::part(elements, kCodedCell<R>, part, parts);
+      auto const [begin, end] = Span::part(elements, part, parts, kCodedCell<R>);
       host::vectors16::sum_coded<R, Weighted>(srcs, weights, n, dst, R::payload_bytes(elements), begin, end);
     } else {
       host::vectors16::sum_rows<R, Weighted>(srcs, weights, n, dst, Span::part(elements * sizeof(R), part, parts));

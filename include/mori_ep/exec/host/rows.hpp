@@ -44,14 +44,15 @@ inline void fence_streaming() noexcept {
 #endif
 }
 
-//! @brief Bytes [begin, end) of a row: part `part` of `parts`, in whole cache lines but for the row's end.
+//! @brief Bytes, or elements, [begin, end) of a row of `size`: part `part` of `parts`, in whole units, cache lines unless
+//!        told otherwise, but for the row's end.
 struct Span {
   std::size_t begin, end;
-  static constexpr Span part(std::size_t bytes, int part, int parts) noexcept {
-    std::size_t const lines = (bytes + kLineBytes - 1) / kLineBytes, n = static_cast<std::size_t>(parts);
-    std::size_t const begin = lines * static_cast<std::size_t>(part) / n * kLineBytes;
-    std::size_t const end = lines * (static_cast<std::size_t>(part) + 1) / n * kLineBytes;
-    return {begin, end < bytes ? end : bytes};
+  static constexpr Span part(std::size_t size, int part, int parts, std::size_t unit = kLineBytes) noexcept {
+    std::size_t const units = (size + unit - 1) / unit, n = static_cast<std::size_t>(parts);
+    std::size_t const begin = units * static_cast<std::size_t>(part) / n * unit;
+    std::size_t const end = units * (static_cast<std::size_t>(part) + 1) / n * unit;
+    return {begin, end < size ? end : size};
   }
 };
 
@@ -110,17 +111,6 @@ inline void zero_row(std::byte* dst, Span span) noexcept {
     vectors16::store_vector<Streaming>(dst + at, vectors16::Bytes{});
 }
 
-//! @brief Elements [begin, end) of a row: part `part` of `parts`, in whole cells of `cell` but for the row's end.
-struct Cells {
-  std::size_t begin, end;
-  static constexpr Cells part(std::size_t elements, std::size_t cell, int part, int parts) noexcept {
-    std::size_t const cells = (elements + cell - 1) / cell, n = static_cast<std::size_t>(parts);
-    std::size_t const begin = cells * static_cast<std::size_t>(part) / n * cell,
-                      end = cells * (static_cast<std::size_t>(part) + 1) / n * cell;
-    return {begin < elements ? begin : elements, end < elements ? end : elements};
-  }
-};
-
 //! @brief What is coded at one time: a block, or as much where there are none.
 template <CodedRowType R>
 inline constexpr std::size_t kCodedCell = R::kScaled&& R::kBlock > 128 ? static_cast<std::size_t>(R::kBlock) : 128;
@@ -141,7 +131,7 @@ template <CodedRowType R, bool Weighted, bool Streaming>
 inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::byte* dst, std::size_t elements, int part, int parts,
                         RowVectors vectors = widest_row_vectors()) noexcept {
-  auto const [begin, end] = Cells::part(elements, kCodedCell<R>, part, parts);
+  auto const [begin, end] = Span::part(elements, part, parts, kCodedCell<R>);
   std::size_t const payload = R::payload_bytes(elements);
   bool const grouped = (group_starts & ~1u) != 0;
 #if defined(MORI_EP_WIDE_ROWS)
@@ -173,7 +163,7 @@ template <CodedRowType R, bool Streaming>
 inline void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, int n,
                        std::size_t elements, int part, int parts, RowVectors vectors = widest_row_vectors()) noexcept {
   constexpr std::size_t kCell = kCodedCell<R>, kCount = R::kScaled ? static_cast<std::size_t>(R::kBlock) : kCell;
-  auto const [begin, end] = Cells::part(elements, kCell, part, parts);
+  auto const [begin, end] = Span::part(elements, part, parts, kCell);
   alignas(kLineBytes) std::byte codes[kCount];
   for (std::size_t at = begin; at < end; at += kCount) {
     std::size_t const count = at + kCount < end ? kCount : end - at;
