@@ -191,7 +191,7 @@ struct Target {
 #endif
   }
   template <Code C>
-  static __device__ void unpack(std::uint32_t word, float* out) {
+  static __device__ void unpack([[maybe_unused]] std::uint32_t word, [[maybe_unused]] float* out) {
 #if defined(__gfx950__)
     if constexpr (std::same_as<C, fp4x2_e2m1>) {
       put(out, __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(word, 1.0f, 0));
@@ -214,7 +214,7 @@ struct Target {
   }
   //! The instructions saturate only where a mode bit says so, hence the clamp.
   template <Code C>
-  static __device__ std::uint32_t pack(const float* in) {
+  static __device__ std::uint32_t pack([[maybe_unused]] const float* in) {
     [[maybe_unused]] auto const clamped = [&](int i) { return __builtin_amdgcn_fmed3f(in[i], C::kMax, -C::kMax); };
 #if defined(__gfx950__)
     if constexpr (std::same_as<C, fp4x2_e2m1>) {
