@@ -26,20 +26,12 @@ concept BlockScale = std::same_as<S, float> || std::same_as<S, e8m0>;
 namespace numeric {
 
 //! @brief How many elements a code holds, and the errors of coding: `kTopStep` is the distance of the two largest
-//!        numbers, `kSmallest` of the two smallest, `kMantissa` the bits behind the leading one.
+//!        numbers, `kSmallest` the smallest one above zero.
 template <Code C>
 struct CodeTraits {
-  static constexpr int kElements = 1;
-  static constexpr int kMantissa = std::same_as<C, fp8_e5m2> ? 2 : 3;
-  static constexpr float kTopStep = std::same_as<C, fp8_e5m2> ? 8192 : std::same_as<C, fp8_e4m3> ? 32 : 16;
-  static constexpr float kSmallest = static_cast<float>(C::from_bits(1));
-};
-template <>
-struct CodeTraits<fp4x2_e2m1> {
-  static constexpr int kElements = 2;
-  static constexpr int kMantissa = 1;
-  static constexpr float kTopStep = 2;
-  static constexpr float kSmallest = 0.5f;
+  static constexpr int kElements = std::same_as<C, fp4x2_e2m1> ? 2 : 1;
+  static constexpr float kTopStep = C::Format::decode(C::Format::kLargest) - C::Format::decode(C::Format::kLargest - 1);
+  static constexpr float kSmallest = C::Format::decode(1);
 };
 
 //! @brief The largest error of one rounding to T, relative to the result.
@@ -145,7 +137,7 @@ struct CodedRow {
 
  private:
   static constexpr std::uint32_t kInfinity = 0x7f800000u;
-  static constexpr double half_step() noexcept { return 0.5 / static_cast<double>(1 << Traits::kMantissa); }
+  static constexpr double half_step() noexcept { return 0.5 / static_cast<double>(1 << C::Format::kMantissa); }
 };
 
 //! @brief Is R a CodedRow?

@@ -17,15 +17,18 @@ namespace mori_ep::numeric {
   return std::bit_cast<float>(0x7fc00000u | std::uint32_t{negative} << 31);
 }
 
-//! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte.
+//! @brief A format of one sign bit, `Exponent` and `Mantissa` bits, in the low bits of a byte; `Largest` is the code of the
+//!        largest number, `Nan` that which a NaN becomes.
 //!
 //! What codes beyond the largest number mean is the format's own. Encoding rounds to nearest even and saturates: what is
 //! larger than the largest number, infinity too, becomes that number. No fp32 denormal is made on the way, so that a
 //! machine that takes these for zero gives the same.
-template <int Exponent, int Mantissa, int Bias>
+template <int Exponent, int Mantissa, int Bias, std::uint32_t Largest, std::uint32_t Nan>
 struct Minifloat {
+  static constexpr int kMantissa = Mantissa, kBias = Bias;
   static constexpr int kShift = 23 - Mantissa;  // to an fp32's mantissa
-  static constexpr std::uint32_t kSign = 1u << (Exponent + Mantissa);
+  static constexpr std::uint32_t kSign = 1u << (Exponent + Mantissa), kLargest = Largest, kNan = Nan;
+  static constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;  // as an fp32's bits
 
   //! @brief The magnitude `code` as an fp32; exact. `code` has no sign and is a number.
   static constexpr float decode(std::uint32_t code) noexcept {
@@ -33,9 +36,8 @@ struct Minifloat {
       return static_cast<float>(code) * std::bit_cast<float>(std::uint32_t{128 - Bias - Mantissa} << 23);
     return std::bit_cast<float>((code << kShift) + (std::uint32_t{127 - Bias} << 23));
   }
-  //! @brief The code of a magnitude that is a number or infinite, at most `largest`, the code of the largest number.
-  static constexpr std::uint32_t encode_magnitude(float value, std::uint32_t largest) noexcept {
-    constexpr std::uint32_t kSmallestNormal = std::uint32_t{128 - Bias} << 23;
+  //! @brief The code of a magnitude that is a number or infinite.
+  static constexpr std::uint32_t encode_magnitude(float value) noexcept {
     std::uint32_t const a = float_bits(value);
     std::uint32_t code = 0;
     if (a < kSmallestNormal) {
@@ -46,12 +48,12 @@ struct Minifloat {
       std::uint32_t const rebased = a - (std::uint32_t{127 - Bias} << 23);
       code = (rebased + ((1u << (kShift - 1)) - 1) + ((rebased >> kShift) & 1u)) >> kShift;
     }
-    return code < largest ? code : largest;
+    return code < Largest ? code : Largest;
   }
-  //! @brief The code of any fp32, with its sign; of every NaN `nan`.
-  static constexpr std::uint8_t encode(float value, std::uint32_t largest, std::uint32_t nan) noexcept {
-    if (is_nan(value)) return static_cast<std::uint8_t>(nan);
-    return static_cast<std::uint8_t>((is_negative(value) ? kSign : 0u) | encode_magnitude(magnitude(value), largest));
+  //! @brief The code of any fp32, with its sign.
+  static constexpr std::uint8_t encode(float value) noexcept {
+    if (is_nan(value)) return static_cast<std::uint8_t>(Nan);
+    return static_cast<std::uint8_t>((is_negative(value) ? kSign : 0u) | encode_magnitude(magnitude(value)));
   }
 };
 

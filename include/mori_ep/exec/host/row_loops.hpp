@@ -204,18 +204,16 @@ struct Terms {
   }
 };
 
-//! @brief One step of `reduce_rows`: the vectors [at, at + Vectors * width) of all sources into dst. `Grouped` false:
-//!        all sources are one group, and half the registers hold the sum.
-template <Element T, bool Weighted, bool Streaming, bool Grouped, int Vectors>
-inline void reduce_step(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
-                        std::byte* dst, std::size_t at) noexcept {
-  using Sum = Terms<T, Weighted, Vectors>;
-  Sum group(srcs[0] + at, weights);
+//! @brief The sum of `load(i)` for i below n, group by group, the sums of the groups then. `Grouped` false: all are one
+//!        group, and half the registers hold the sum.
+template <class Sum, bool Grouped, class Load>
+inline Sum sum_of(int n, std::uint32_t group_starts, Load const& load) noexcept {
+  Sum group = load(0);
   if constexpr (Grouped) {
     bool closed = false;  // is an earlier group already in `total`?
     Sum total = group;
     for (int i = 1; i < n; ++i) {
-      Sum const term(srcs[i] + at, Weighted ? weights + i : nullptr);
+      Sum const term = load(i);
       if (((group_starts >> i) & 1u) == 0) {
         group.add(term);
         continue;
@@ -232,9 +230,19 @@ inline void reduce_step(const std::byte* const* srcs, const float* weights, int 
       group = total;
     }
   } else {
-    for (int i = 1; i < n; ++i) group.add(Sum(srcs[i] + at, Weighted ? weights + i : nullptr));
+    for (int i = 1; i < n; ++i) group.add(load(i));
   }
-  group.template round_to<Streaming>(dst + at);
+  return group;
+}
+
+//! @brief One step of `reduce_rows`: the vectors [at, at + Vectors * width) of all sources into dst.
+template <Element T, bool Weighted, bool Streaming, bool Grouped, int Vectors>
+inline void reduce_step(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
+                        std::byte* dst, std::size_t at) noexcept {
+  using Sum = Terms<T, Weighted, Vectors>;
+  sum_of<Sum, Grouped>(n, group_starts, [&](int i) {
+    return Sum(srcs[i] + at, Weighted ? weights + i : nullptr);
+  }).template round_to<Streaming>(dst + at);
 }
 
 template <Element T, bool Weighted, bool Streaming, bool Grouped>
@@ -300,7 +308,10 @@ inline void round_rows(const std::byte* const* srcs, int n, std::byte* dst, Span
 }
 #endif
 
+// Coded rows have no loops of 64 bytes: those of 32 serve every CPU that has these.
+#if MORI_EP_ROW_BYTES <= 32
 #include "mori_ep/exec/host/code_loops.hpp"
+#endif
 
 }  // namespace mori_ep::exec::host::MORI_EP_ROW_NAMESPACE
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "mori_ep/exec/attributes.hpp"
@@ -56,6 +58,10 @@ struct Span {
   }
 };
 
+//! @brief What is coded at one time: a block, or as much where there are none.
+template <CodedRowType R>
+inline constexpr std::size_t kCodedCell = R::kScaled&& R::kBlock > 128 ? static_cast<std::size_t>(R::kBlock) : 128;
+
 }  // namespace mori_ep::exec::host
 
 // The loops once for each width, in the namespaces vectors16, vectors32 and vectors64.
@@ -70,7 +76,7 @@ struct Span {
 
 namespace mori_ep::exec::host {
 
-//! @brief How wide the vectors of `reduce_rows` are. Every width gives the same bits (of two NaNs' sum: a NaN).
+//! @brief How wide the vectors of `reduce_rows` are at most. Every width gives the same bits (of two NaNs' sum: a NaN).
 enum class RowVectors { bytes16, bytes32, bytes64 };
 
 //! @brief The widest that this CPU and its operating system have.
@@ -111,10 +117,6 @@ inline void zero_row(std::byte* dst, Span span) noexcept {
     vectors16::store_vector<Streaming>(dst + at, vectors16::Bytes{});
 }
 
-//! @brief What is coded at one time: a block, or as much where there are none.
-template <CodedRowType R>
-inline constexpr std::size_t kCodedCell = R::kScaled&& R::kBlock > 128 ? static_cast<std::size_t>(R::kBlock) : 128;
-
 template <Element T, bool Weighted, bool Streaming>
 inline void reduce_rows(const std::byte* const* srcs, const float* weights, int n, std::uint32_t group_starts,
                         std::byte* dst, Span span, RowVectors vectors = widest_row_vectors()) noexcept {
@@ -135,10 +137,7 @@ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int 
   std::size_t const payload = R::payload_bytes(elements);
   bool const grouped = (group_starts & ~1u) != 0;
 #if defined(MORI_EP_WIDE_ROWS)
-  if (vectors == RowVectors::bytes64)
-    return vectors64::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin,
-                                                           end);
-  if (vectors == RowVectors::bytes32)
+  if (vectors != RowVectors::bytes16)
     return vectors32::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin,
                                                            end);
 #endif
@@ -146,37 +145,16 @@ inline void reduce_rows(const std::byte* const* srcs, const float* weights, int 
   vectors16::reduce_coded<R, Weighted, Streaming>(srcs, weights, n, group_starts, grouped, dst, payload, begin, end);
 }
 
-//! @brief Codes at most a block; its scale.
-template <CodedRowType R>
-inline typename R::ScaleType encode_block(const std::byte* src, std::size_t count, std::byte* codes,
-                                          RowVectors vectors) noexcept {
-#if defined(MORI_EP_WIDE_ROWS)
-  if (vectors == RowVectors::bytes64) return vectors64::encode_block<R>(src, count, codes);
-  if (vectors == RowVectors::bytes32) return vectors32::encode_block<R>(src, count, codes);
-#endif
-  (void)vectors;
-  return vectors16::encode_block<R>(src, count, codes);
-}
-
 //! @brief Codes a row once and writes it n times: codes to `payloads`, scales to `scales`.
 template <CodedRowType R, bool Streaming>
 inline void encode_row(const std::byte* src, std::byte* const* payloads, std::byte* const* scales, int n,
                        std::size_t elements, int part, int parts, RowVectors vectors = widest_row_vectors()) noexcept {
-  constexpr std::size_t kCell = kCodedCell<R>, kCount = R::kScaled ? static_cast<std::size_t>(R::kBlock) : kCell;
-  auto const [begin, end] = Span::part(elements, part, parts, kCell);
-  alignas(kLineBytes) std::byte codes[kCount];
-  for (std::size_t at = begin; at < end; at += kCount) {
-    std::size_t const count = at + kCount < end ? kCount : end - at;
-    auto const scale = encode_block<R>(src + at * sizeof(typename R::ElementType), count, codes, vectors);
-    std::size_t const to = R::payload_bytes(at);
-    std::byte const* const from = codes;
-    for (int i = 0; i < n; ++i) {
-      for (std::size_t byte = 0; byte < R::payload_bytes(count); byte += 16)
-        vectors16::store_vector<Streaming>(payloads[i] + to + byte, vectors16::load<vectors16::Bytes>(from + byte));
-      if constexpr (R::kScaled)
-        std::memcpy(scales[i] + at / static_cast<std::size_t>(R::kBlock) * sizeof(scale), &scale, sizeof(scale));
-    }
-  }
+  auto const span = Span::part(elements, part, parts, kCodedCell<R>);
+#if defined(MORI_EP_WIDE_ROWS)
+  if (vectors != RowVectors::bytes16) return vectors32::encode_row<R, Streaming>(src, payloads, scales, n, span);
+#endif
+  (void)vectors;
+  vectors16::encode_row<R, Streaming>(src, payloads, scales, n, span);
 }
 
 }  // namespace mori_ep::exec::host
