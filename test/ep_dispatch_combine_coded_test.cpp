@@ -22,7 +22,7 @@ void require_rounds(bool networked) {
                      .hidden = 32 * (rng.one_in(4) ? rng.in(1, 40) : rng.in(1, 9)),
                      .tokens = rng.in(1, 40),
                      .experts_per_rank = rng.in(1, 3),
-                     .topk = rng.in(1, 9),
+                     .topk = rng.one_in(9) ? 32 : rng.in(1, 9),
                      .blocks = rng.one_in(2) ? rng.in(1, 3) : 0,
                      .warps = rng.one_in(2) ? rng.in(1, 4) : 0,
                      .specials = rng.one_in(3),
@@ -44,9 +44,15 @@ TEST_CASE("fp8 by blocks to the experts, fp4 by blocks back") { require_rounds<B
 TEST_CASE("fp4 of the caller's with scales of the caller's; e5m2 with powers of two back, weighted") {
   require_rounds<CarriedOp>(false);
 }
+TEST_CASE("fp8 by blocks to the experts, elements back") { require_rounds<CodedDispatchOp>(false); }
+TEST_CASE("fp8 of the caller's to the experts, elements back") { require_rounds<CarriedDispatchOp>(false); }
 TEST_CASE("coded rows between nodes") { require_rounds<CodedInterNodeOp>(true); }
 TEST_CASE("coded rows by relays, which round their sums") { require_rounds<CodedRelayOp>(true); }
 TEST_CASE("coded rows by relays, whose sums are exact") { require_rounds<CodedExactRelayOp>(true); }
+
+TEST_CASE("the caller's codes by relays") { require_rounds<CarriedRelayOp>(true); }
+TEST_CASE("coded rows by a network to every rank") { require_rounds<CodedRdmaOp>(true); }
+TEST_CASE("the caller's codes by relays that are alone on their nodes") { require_rounds<CodedRdmaRelayOp>(true); }
 
 TEST_CASE("what a coded operator cannot do is refused by name") {
   EpDispatchCombineConfig config{

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT
-// Rows that are coded both ways, in the codes that gfx942 converts by instructions.
+// Rows that are coded both ways, in codes that the target converts by instructions.
 #include "operators.hpp"
 
 namespace {
 
 using namespace mori_ep;
+#if defined(MORI_EP_TEST_OCP_CODES)
+using BothWays = quant::Pair<quant::Fp8Blockwise<128>, quant::Fp4Blockwise<32>>;
+#else
 using BothWays =
     quant::Pair<quant::Fp8Blockwise<128, bf16, fp8_e4m3_fnuz>, quant::Fp8Blockwise<128, bf16, fp8_e4m3_fnuz>>;
+#endif
 using Ep = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, BothWays, exec::Default>;
 
 }  // namespace

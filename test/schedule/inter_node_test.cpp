@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/catch.hpp"
+#include "support/coded.hpp"
 #include "support/expect.hpp"
 #include "support/harness.hpp"
 #include "support/nodes.hpp"
@@ -149,6 +150,11 @@ TEST_CASE("nodes over the RDMA device of this machine", "[device]") {
     REQUIRE(wrong == "");
     plan.setup.config.rows_per_put = rng.in(1, 30);
     REQUIRE(play_by_relays_over_verbs(plan) == "");
+    REQUIRE(play_coded_over_verbs({.world = gpu_per_node == 1 ? 3 : 4,
+                                   .gpu_per_node = gpu_per_node,
+                                   .hidden = 32 * rng.in(1, 9),
+                                   .tokens = rng.in(1, 40),
+                                   .seed = rng.next()}) == "");
   }
 }
 

@@ -29,14 +29,16 @@ struct CodedRound {
 
 template <class Quant, class Reduce = reduce::Sum, class Index = std::int32_t>
 using CodedOp = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, Quant, Machine, Reduce, Index>;
-template <class Schedule, class Quant>
-using CodedNetworkOp =
-    EpDispatchCombine<transport::Hybrid<fabric::Loopback<fabric::Order::none>>, Schedule, Quant, Machine>;
+template <class Schedule, class Quant, template <class> class Transport = transport::Hybrid>
+using CodedNetworkOp = EpDispatchCombine<Transport<fabric::Loopback<fabric::Order::none>>, Schedule, Quant, Machine>;
 
 using CastOp = CodedOp<quant::Fp8DirectCast<>>;
 using BothWaysOp = CodedOp<quant::Pair<quant::Fp8Blockwise<128>, quant::Fp4Blockwise<32>>, reduce::Sum, std::int64_t>;
 using CarriedOp = CodedOp<quant::Pair<quant::Payload<fp4x2_e2m1>, quant::Fp8Blockwise<32, fp16, fp8_e5m2, e8m0>>,
                           reduce::WeightedSum>;
+using CodedDispatchOp = CodedOp<quant::Pair<quant::Fp8Blockwise<128, float>, quant::None<float>>>;
+using CarriedDispatchOp = CodedOp<quant::Pair<quant::Payload<fp8_e4m3>, quant::None<bf16>>>;
+
 using CodedInterNodeOp =
     CodedNetworkOp<schedule::InterNode, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>>;
 using CodedRelayOp =
@@ -44,6 +46,12 @@ using CodedRelayOp =
 using CodedExactRelayOp = CodedNetworkOp<
     schedule::InterNodeV1With<partial::Exact>,
     quant::Pair<quant::Fp8Blockwise<32, bf16, fp8_e4m3, e8m0>, quant::Fp8Blockwise<64, bf16, fp8_e4m3_fnuz>>>;
+using CarriedRelayOp = CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Payload<fp8_e4m3>, quant::None<bf16>>>;
+using CodedRdmaOp =
+    CodedNetworkOp<schedule::InterNode, quant::Pair<quant::Fp8Blockwise<128>, quant::None<bf16>>, transport::Rdma>;
+using CodedRdmaRelayOp =
+    CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Payload<fp4x2_e2m1>, quant::Fp8Blockwise<128>>,
+                   transport::Rdma>;
 
 //! @brief Plays it and says what is wrong, "" when nothing is.
 template <class Operator>
@@ -51,8 +59,16 @@ std::string play_coded(const CodedRound& round);
 extern template std::string play_coded<CastOp>(const CodedRound&);
 extern template std::string play_coded<BothWaysOp>(const CodedRound&);
 extern template std::string play_coded<CarriedOp>(const CodedRound&);
+extern template std::string play_coded<CodedDispatchOp>(const CodedRound&);
+extern template std::string play_coded<CarriedDispatchOp>(const CodedRound&);
 extern template std::string play_coded<CodedInterNodeOp>(const CodedRound&);
 extern template std::string play_coded<CodedRelayOp>(const CodedRound&);
 extern template std::string play_coded<CodedExactRelayOp>(const CodedRound&);
+extern template std::string play_coded<CarriedRelayOp>(const CodedRound&);
+extern template std::string play_coded<CodedRdmaOp>(const CodedRound&);
+extern template std::string play_coded<CodedRdmaRelayOp>(const CodedRound&);
+
+//! @brief Over RDMA, InterNodeV1: bf16 that become fp8 on the way there, and on the way back.
+std::string play_coded_over_verbs(const CodedRound& round);
 
 }  // namespace mori_ep::test

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <string_view>
 
 #include "support/coded.hpp"
 
@@ -111,6 +112,10 @@ struct CodedOracle<EpDispatchCombine<Transport, Schedule, Quant, Exec, Reduce, I
   using Combine = typename Quant::Combine;
   static constexpr bool kWeighted = Reduce::kWeighted;
   static constexpr bool kRoundsSums = std::is_same_v<Schedule, schedule::InterNodeV1>;
+  static constexpr bool kRoundsOwnNode = kRoundsSums && CodedRowType<Combine>;  // its relay sums that, too
+  // To relays of Rdma every rank is a node.
+  static constexpr bool kRelaysAlone =
+      Transport::kName == std::string_view("rdma") && std::string_view(Schedule::kName).starts_with("InterNodeV1");
 };
 
 template <class T>
@@ -311,10 +316,10 @@ class CodedPlayer {
   [[nodiscard]] std::string verify_sums(int rank) const {
     const Rank& r = ranks_[static_cast<std::size_t>(rank)];
     oracle::Format const format = element_format<Out>();
-    int const per_node = round_.gpu_per_node == 0 ? round_.world : round_.gpu_per_node;
-    auto const rounded = [&](float v) {
-      return O::kRoundsSums ? static_cast<float>(oracle::decode(format, oracle::encode(format, static_cast<double>(v))))
-                            : v;
+    int const per_node = O::kRelaysAlone ? 1 : round_.gpu_per_node == 0 ? round_.world : round_.gpu_per_node;
+    auto const rounded = [&](float v, int node) {
+      bool const rounds = node == rank / per_node ? O::kRoundsOwnNode : O::kRoundsSums;
+      return rounds ? static_cast<float>(oracle::decode(format, oracle::encode(format, static_cast<double>(v)))) : v;
     };
     for (int token = 0; token < r.tokens; ++token) {
       std::vector<CodedBytes> rows;
@@ -346,11 +351,12 @@ class CodedPlayer {
           } else if (nodes[i] == nodes[i - 1]) {
             group = oracle::add(group, value);
           } else {
-            total = nodes[i - 1] == nodes.front() ? rounded(group) : oracle::add(total, rounded(group));
+            float const sum_of_node = rounded(group, nodes[i - 1]);
+            total = nodes[i - 1] == nodes.front() ? sum_of_node : oracle::add(total, sum_of_node);
             group = value;
           }
         }
-        float const want_fp32 = several ? oracle::add(total, rounded(group)) : group;
+        float const want_fp32 = several ? oracle::add(total, rounded(group, nodes.back())) : group;
         std::uint32_t const want = oracle::encode(format, static_cast<double>(want_fp32));
         std::uint32_t bits = 0;
         std::memcpy(&bits, &r.y[static_cast<std::size_t>(token) * hidden() + h], sizeof(Out));

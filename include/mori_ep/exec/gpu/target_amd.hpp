@@ -2,6 +2,7 @@
 //! @file What AMD GPUs do their own way.
 #pragma once
 
+#include "mori_ep/exec/conversions.hpp"
 #include "mori_ep/exec/gpu/vector.hpp"
 #include "mori_ep/numeric/coded_row.hpp"
 
@@ -177,17 +178,16 @@ struct Target {
     *global(static_cast<Pair*>(p)) = __builtin_bit_cast(Pair, v);
   }
 
-  //! gfx940 to 942 convert fp8 FNUZ, gfx950 and gfx12 fp8 of the OCP; gfx950 fp4, too.
   template <Code C>
   static constexpr bool converts() {
 #if defined(__gfx942__)
-    return std::same_as<C, fp8_e4m3_fnuz>;
+    return converts_by_instruction<C>(ConversionTarget::gfx942);
 #elif defined(__gfx950__)
-    return !std::same_as<C, fp8_e4m3_fnuz>;
+    return converts_by_instruction<C>(ConversionTarget::gfx950);
 #elif defined(__GFX12__)
-    return std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e5m2>;
+    return converts_by_instruction<C>(ConversionTarget::gfx12);
 #else
-    return false;
+    return converts_by_instruction<C>(ConversionTarget::gfx90a);
 #endif
   }
   template <Code C>

@@ -2,6 +2,7 @@
 //! @file What NVIDIA GPUs do their own way.
 #pragma once
 
+#include "mori_ep/exec/conversions.hpp"
 #include "mori_ep/exec/gpu/vector.hpp"
 #include "mori_ep/numeric/coded_row.hpp"
 
@@ -159,15 +160,15 @@ struct Target {
     return v;
   }
 
-  //! fp8 of the OCP: sm_89. Two codes by an instruction, through fp16, which holds every fp8 exactly.
   template <Code C>
   static constexpr bool converts() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    return std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e5m2>;
+    return converts_by_instruction<C>(ConversionTarget::sm_89);
 #else
-    return false;
+    return converts_by_instruction<C>(ConversionTarget::sm_80);
 #endif
   }
+  //! Two codes by an instruction, through fp16, which holds every fp8 exactly.
   template <Code C>
   static __device__ void unpack(std::uint32_t word, float* out) {
     for (int i = 0; i < 2; ++i) {

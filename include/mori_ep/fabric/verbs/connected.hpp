@@ -41,7 +41,7 @@ class VerbsConnected {
   using Arena = verbs::Arena;
   using Options = verbs::Options;
   static constexpr bool kHostCopies = false;  // whether a card reaches a GPU's memory shows when it is registered
-  static constexpr const char* kName = "Verbs";
+  static constexpr const char* kName = "verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 
   //! @brief Collective: opens a device, registers the arena and connects all queue pairs.

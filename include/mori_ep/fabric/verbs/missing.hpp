@@ -19,7 +19,7 @@ class VerbsMissing {
   using Arena = verbs::Arena;
   using Options = verbs::Options;
   static constexpr bool kHostCopies = false;
-  static constexpr const char* kName = "Verbs";
+  static constexpr const char* kName = "verbs";
   static constexpr Order kOrder = Order::in_queue_pair;
 
   //! @brief Not collective: ranks that were compiled otherwise get missing_rank.
