@@ -79,6 +79,50 @@ TEST_CASE("what a coded operator cannot do is refused by name") {
   }
 }
 
+TEST_CASE("between nodes codes cross, there and back") {
+  constexpr std::int64_t kTokens = 16, kHidden = 1024;
+  std::vector<std::uint64_t> sent(4), returned(4);
+  Status const s = comm::LocalWorld(4, 2).run([&](comm::Communicator& comm) -> Status {
+    Stream stream;
+    auto op = CodedRelayOp::create(comm, {.hidden_dim = kHidden,
+                                          .max_num_inp_token_per_rank = kTokens,
+                                          .num_experts_per_rank = 1,
+                                          .num_experts_per_token = 2});
+    if (!op.ok()) return op.status();
+    Vector<bf16> x(kTokens * kHidden, bf16(1.5f)), y(x.size());
+    Vector<std::int32_t> ids;  // both ranks of the other node
+    for (std::int64_t t = 0; t < kTokens; ++t)
+      for (int k = 0; k < 2; ++k) ids.push_back((1 - comm.rank() / 2) * 2 + k);
+    auto got = op->dispatch({.input = {x.data(), kTokens, kHidden}, .indices = {ids.data(), kTokens, 2}}, stream);
+    if (!got.ok()) return got.status();
+    stream.synchronize();
+    if (Status b = comm.barrier(); !b.ok()) return b;
+    auto const bytes = [&] {
+      std::uint64_t sum = 0;
+      for (int peer = 0; peer < 4; ++peer) sum += op->network_traffic(peer).bytes;
+      return sum;
+    };
+    auto const rank = static_cast<std::size_t>(comm.rank());
+    sent[rank] = bytes();
+    Vector<bf16> rows(2 * kTokens * kHidden, bf16(1.5f));
+    Status const c =
+        op->combine(std::move(got->ticket),
+                    {.input = {rows.data(), 2 * kTokens, kHidden}, .output = {y.data(), kTokens, kHidden}}, stream);
+    stream.synchronize();
+    if (Status b = comm.barrier(); !b.ok()) return b;
+    returned[rank] = bytes() - sent[rank];
+    return c.ok() ? op->status() : c;
+  });
+  REQUIRE(s.message() == "ok");
+  // Of each token one copy goes to the other node, and one sum comes back; with ids, weights, positions, counts.
+  constexpr std::uint64_t kRow = CodedRow<bf16, fp8_e4m3, 128>::row_bytes(kHidden);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    INFO("rank " << rank << ": " << sent[rank] << " bytes there, " << returned[rank] << " back, rows of " << kRow);
+    REQUIRE((sent[rank] >= kTokens * kRow && sent[rank] < kTokens * (kRow + 64) + 512));
+    REQUIRE((returned[rank] >= kTokens * kRow && returned[rank] < kTokens * (kRow + 32)));
+  }
+}
+
 TEST_CASE("a combine that codes takes rows from a buffer, as many as dispatch delivered") {
   Status const s = comm::LocalWorld(1).run([](comm::Communicator& comm) -> Status {
     Stream stream;

@@ -75,6 +75,9 @@ TEST_CASE("bounds: half of the largest step, more for powers of two, and what sa
   REQUIRE(Fp8::error_bound(448, 4) > 4 * Fp8::error_bound(448));
   REQUIRE(Fp8::error_bound(448, 4) < 4 * Fp8::error_bound(448) + 0x1.04p-8 * 4 * (448 + 17));
   REQUIRE(Fp8::error_bound(448, 4, 2) > Fp8::error_bound(448, 4) + 0x1p-8 * 4 * 448);
+  // Sums that are coded again: half a step of codes whose scale is made for the sum.
+  double const again = Fp8::error_bound(448, 4, 2, true) - Fp8::error_bound(448, 4, 2);
+  REQUIRE((again > Fp8::error_bound(4 * 448) && again < 1.1 * Fp8::error_bound(4 * (448 + 17))));
 }
 
 }  // namespace mori_ep::test

@@ -163,7 +163,8 @@ TEST_CASE("what no command between nodes holds is refused before anything is lai
                                       .num_buffer_sets = 2};
   for (bool relays : {false, true}) {
     auto const layout = schedule::intra_node::Layout::make(
-        large, 64, {2 * 7168, 2 * 7168, 2 * 7168}, 4, {.far = true, .nodes = {.per = 8, .world = 64}, .relays = relays, .exact = true});
+        large, 64, {2 * 7168, 2 * 7168, 2 * 7168}, 4,
+        {.far = true, .nodes = {.per = 8, .world = 64}, .relays = relays, .sums = schedule::intra_node::SumForm::fp32});
     REQUIRE(layout.bytes > fabric::Command::kSignalReach);
     REQUIRE(layout.bytes < fabric::Command::kReach);
     REQUIRE(layout.signal_bytes < (1 << 24));

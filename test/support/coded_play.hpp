@@ -112,7 +112,11 @@ struct CodedOracle<EpDispatchCombine<Transport, Schedule, Quant, Exec, Reduce, I
   using Combine = typename Quant::Combine;
   static constexpr bool kWeighted = Reduce::kWeighted;
   static constexpr bool kRoundsSums = std::is_same_v<Schedule, schedule::InterNodeV1>;
-  static constexpr bool kRoundsOwnNode = kRoundsSums && CodedRowType<Combine>;  // its relay sums that, too
+  static constexpr bool kCodesSums = [] {  // those that come from other nodes
+    if constexpr (kRoundsSums && CodedRowType<Combine>) return Combine::kScaled;
+    return false;
+  }();
+  static constexpr bool kRoundsOwnNode = kRoundsSums && CodedRowType<Combine> && !kCodesSums;
   // To relays of Rdma every rank is a node.
   static constexpr bool kRelaysAlone =
       Transport::kName == std::string_view("rdma") && std::string_view(Schedule::kName).starts_with("InterNodeV1");
@@ -317,9 +321,15 @@ class CodedPlayer {
     const Rank& r = ranks_[static_cast<std::size_t>(rank)];
     oracle::Format const format = element_format<Out>();
     int const per_node = O::kRelaysAlone ? 1 : round_.gpu_per_node == 0 ? round_.world : round_.gpu_per_node;
-    auto const rounded = [&](float v, int node) {
-      bool const rounds = node == rank / per_node ? O::kRoundsOwnNode : O::kRoundsSums;
-      return rounds ? static_cast<float>(oracle::decode(format, oracle::encode(format, static_cast<double>(v)))) : v;
+    // What of a node's sum comes to the source.
+    auto const brought = [&](std::vector<float> sum, int node) {
+      bool const own = node == rank / per_node;
+      if (own ? O::kRoundsOwnNode : O::kRoundsSums)
+        for (float& v : sum)
+          v = static_cast<float>(oracle::decode(format, oracle::encode(format, static_cast<double>(v))));
+      if constexpr (O::kCodesSums)
+        if (!own) return code_row<typename O::Combine>(sum).values;
+      return sum;
     };
     for (int token = 0; token < r.tokens; ++token) {
       std::vector<CodedBytes> rows;
@@ -337,26 +347,26 @@ class CodedPlayer {
         }
         factors.push_back(O::kWeighted ? factor : 1);
       }
-      bool const several = !nodes.empty() && nodes.front() != nodes.back();
+      std::vector<float> total(hidden());
+      for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+        std::vector<float> sum(hidden());
+        for (; end < rows.size() && nodes[end] == nodes[begin]; ++end)
+          for (std::size_t h = 0; h < hidden(); ++h) {
+            float const value =
+                O::kWeighted ? oracle::multiply(rows[end].values[h], factors[end]) : rows[end].values[h];
+            sum[h] = end == begin ? value : oracle::add(sum[h], value);
+          }
+        sum = brought(sum, nodes[begin]);
+        for (std::size_t h = 0; h < hidden(); ++h) total[h] = begin == 0 ? sum[h] : oracle::add(total[h], sum[h]);
+      }
       for (std::size_t h = 0; h < hidden(); ++h) {
-        float total = 0, group = 0;
         double sum = 0, largest = 0;
         for (std::size_t i = 0; i < rows.size(); ++i) {
-          float const value = O::kWeighted ? oracle::multiply(rows[i].values[h], factors[i]) : rows[i].values[h];
           sum += static_cast<double>(exact[i][h]) * static_cast<double>(factors[i]);
           largest =
               std::max(largest, std::fabs(static_cast<double>(rows[i].largest[h]) * static_cast<double>(factors[i])));
-          if (i == 0) {
-            group = value;
-          } else if (nodes[i] == nodes[i - 1]) {
-            group = oracle::add(group, value);
-          } else {
-            float const sum_of_node = rounded(group, nodes[i - 1]);
-            total = nodes[i - 1] == nodes.front() ? sum_of_node : oracle::add(total, sum_of_node);
-            group = value;
-          }
         }
-        float const want_fp32 = several ? oracle::add(total, rounded(group, nodes.back())) : group;
+        float const want_fp32 = total[h];
         std::uint32_t const want = oracle::encode(format, static_cast<double>(want_fp32));
         std::uint32_t bits = 0;
         std::memcpy(&bits, &r.y[static_cast<std::size_t>(token) * hidden() + h], sizeof(Out));
@@ -368,7 +378,7 @@ class CodedPlayer {
         if constexpr (CodedRowType<typename O::Combine>)
           if (std::isfinite(value) && !rows.empty() && std::isfinite(largest) &&
               !(std::fabs(value - sum) <=
-                O::Combine::error_bound(largest, static_cast<int>(rows.size()), O::kRoundsSums ? 2 : 1)))
+                O::Combine::error_bound(largest, static_cast<int>(rows.size()), O::kRoundsSums ? 2 : 1, O::kCodesSums)))
             return where + ", further from " + std::to_string(sum) + " than the bound says";
       }
     }

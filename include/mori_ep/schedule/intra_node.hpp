@@ -55,7 +55,7 @@ class Runner {
                         {.far = Ref::kFar,
                          .nodes = {.per = first.end - first.begin, .world = world},
                          .relays = Ref::kRelays,
-                         .exact = sums_are_exact<Ref, Row>(),
+                         .sums = sum_form<Ref, Row>(),
                          .own_first = sums_own_first<Ref, Row>(),
                          .weighted = Reduce::kWeighted});
   }

@@ -13,7 +13,8 @@ concept PartialPolicy = requires {
   { P::kName } -> std::convertible_to<const char*>;
 };
 
-//! @brief Rounded to the element that combine returns: half the bytes of fp32, one more rounding for each node.
+//! @brief Rounded to the element that combine returns: half the bytes of fp32, one more rounding for each node. Of rows
+//!        that are coded by blocks then coded as these, so that codes cross the network.
 struct Wire {
   static constexpr bool kExact = false;
   static constexpr const char* kName = "wire";

@@ -29,8 +29,8 @@ namespace mori_ep::schedule::intra_node {
 template <class PeerRef, RowForm R, bool Weighted>
 struct CombineKernel {
   using T = RowElement<R>;
-  static constexpr bool kCoded = CodedRowType<R>;               // on the way into the registered buffer
-  static constexpr bool kExact = sums_are_exact<PeerRef, R>();  // what relays send back is wider than rows are
+  static constexpr bool kCoded = CodedRowType<R>;  // on the way into the registered buffer
+  static constexpr bool kExact = sum_form<PeerRef, R>() == SumForm::fp32;
 
   FaultPort<PeerRef> port;
   SetLayout set;
@@ -221,18 +221,18 @@ struct CombineKernel {
   template <class Ctx>
   MORI_EP_HD void return_sums(Ctx& ctx, const Scratch& s, SetState* state, std::uint32_t epoch) const {
     if (ctx.block() == 0 && thread(ctx) == 0) ctx.store(&state->combine_sent, epoch);
-    SumReturner<PeerRef, R, Weighted, kExact>{.port = port,
-                                              .far = far,
-                                              .peers = s.peers,
-                                              .combine_x = set.combine_x,
-                                              .combine_weights = set.combine_weights,
-                                              .topk = topk,
-                                              .max_tokens = max_tokens,
-                                              .relay_blocks = relay_blocks,
-                                              .hidden = hidden,
-                                              .epoch = epoch,
-                                              .sources = s.sources,
-                                              .row_factors = s.factors}
+    SumReturner<PeerRef, R, Weighted>{.port = port,
+                                      .far = far,
+                                      .peers = s.peers,
+                                      .combine_x = set.combine_x,
+                                      .combine_weights = set.combine_weights,
+                                      .topk = topk,
+                                      .max_tokens = max_tokens,
+                                      .relay_blocks = relay_blocks,
+                                      .hidden = hidden,
+                                      .epoch = epoch,
+                                      .sources = s.sources,
+                                      .row_factors = s.factors}
         .run(ctx);
   }
 

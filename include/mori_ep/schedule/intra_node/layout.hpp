@@ -12,6 +12,7 @@
 #include "mori_ep/schedule/config.hpp"
 #include "mori_ep/schedule/intra_node/nodes.hpp"
 #include "mori_ep/schedule/intra_node/relay_layout.hpp"
+#include "mori_ep/schedule/intra_node/row_sizes.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
@@ -105,13 +106,6 @@ struct SetLayout {
   comm::Region expert_tally;   //!< [E + 1] u32, zero between launches: rows by expert, invalid ids, of all blocks
   comm::Region senders;        //!< [W] u32: how many blocks of each rank sent rows here
   comm::Region expert_count;   //!< [E_r] i32: rows received per local expert
-};
-
-//! @brief Bytes of the rows of H elements that an operator moves.
-struct RowSizes {
-  std::size_t received = 0;  //!< by a dispatch, without the scales
-  std::size_t combined = 0;  //!< as combine sums them
-  std::size_t sum = 0;       //!< as combine gives them
 };
 
 //! @brief The regions of one buffer set that serve far ranks. S = M * min(K, far ranks): the most copies that go far.
@@ -217,7 +211,7 @@ struct Layout {
       set.combine_ready = at.add(w, sizeof(std::uint64_t));
       set.expert_counts = at.add(2 * w * (local_experts + 1), sizeof(std::uint64_t));
       out.far[i].add_signals(at, world, network);
-      out.relay[i].add_signals(at, c, world, row.received, row.sum, index_bytes, network);
+      out.relay[i].add_signals(at, c, world, row, index_bytes, network);
     }
     out.signal_bytes = at.bytes();
     for (int i = 0; i < c.num_buffer_sets; ++i) {
@@ -240,7 +234,7 @@ struct Layout {
       set.combine_x = at.add(rows, row.combined);
       set.combine_weights = at.add(rows, k * sizeof(float));
       out.far[i].add_rows(at, c, world, row, index_bytes, network);
-      out.relay[i].add_rows(at, c, network);
+      out.relay[i].add_rows(at, c, row, network);
       out.contract_bytes += set.recv_x.bytes + set.recv_weights.bytes + set.recv_ids.bytes + set.recv_scales.bytes +
                             set.recv_src_pos.bytes + set.combine_x.bytes + set.combine_weights.bytes;
     }

@@ -19,11 +19,14 @@
 //!     dropped, in announce_far, in the very block that tells p. Sums of other relays lie elsewhere.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/schedule/intra_node/fault.hpp"
+#include "mori_ep/schedule/intra_node/relay_layout.hpp"
 #include "mori_ep/schedule/intra_node/work_split.hpp"
 
 namespace mori_ep::schedule::intra_node {
@@ -37,18 +40,24 @@ struct RelayedRef : Ref {
     return {Ref::with_table(table)};
   }
 };
-//! @brief Is what relays send back wider than an element? R: the form of the rows that are summed.
+//! @brief What relays send back of rows of form R: fp32 where sums are exact, else codes as the rows are, or elements. A
+//!        cast has no scale that could follow a sum, so sums of casts are elements.
 template <class Ref, RowForm R>
-constexpr bool sums_are_exact() noexcept {
-  if constexpr (Ref::kRelays)
-    return Ref::kExactSums && sizeof(RowElement<R>) < sizeof(float);
-  else
-    return false;
+constexpr SumForm sum_form() noexcept {
+  if constexpr (Ref::kRelays) {
+    if constexpr (Ref::kExactSums && sizeof(RowElement<R>) < sizeof(float)) return SumForm::fp32;
+    if constexpr (!Ref::kExactSums && CodedRowType<R>)
+      if constexpr (R::kScaled) return SumForm::codes;
+  }
+  return SumForm::elements;
 }
+template <class Ref, RowForm R>
+using SumRow = std::conditional_t<sum_form<Ref, R>() == SumForm::fp32, float,
+                                  std::conditional_t<sum_form<Ref, R>() == SumForm::codes, R, RowElement<R>>>;
 //! @brief Are a node's rows summed apart, before they meet the sums of other nodes, which have another form?
 template <class Ref, RowForm R>
 constexpr bool sums_own_first() noexcept {
-  return sums_are_exact<Ref, R>() || (Ref::kRelays && CodedRowType<R>);
+  return Ref::kRelays && !std::same_as<SumRow<Ref, R>, R>;
 }
 
 //! @brief This rank as the relay of others: walks the records that it was sent, or owes sums for.
@@ -64,6 +73,10 @@ struct RelayWalk {
   }
   [[nodiscard]] MORI_EP_HD std::byte* sum(std::int32_t slot, std::int32_t i) const {
     return port.peers.template mine<std::byte>(far.back) + index(slot, i) * far.record.back_bytes;
+  }
+  //! @brief The elements of a sum that becomes codes.
+  [[nodiscard]] MORI_EP_HD std::byte* elements(std::int32_t slot, std::int32_t i, std::size_t row_bytes) const {
+    return port.peers.template mine<std::byte>(far.elements) + index(slot, i) * row_bytes;
   }
   [[nodiscard]] MORI_EP_HD float* factors(std::int32_t slot, std::int32_t i) const {
     return port.peers.template mine<float>(far.factors) + index(slot, i) * static_cast<std::size_t>(far.nodes.per);

@@ -4,16 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "mori_ep/numeric/coded_row.hpp"
 #include "mori_ep/schedule/intra_node/relay.hpp"
 
 namespace mori_ep::schedule::intra_node {
 
-//! @brief This rank as the relay of others, in a combine. Weighted: with the copies' weights, which dispatch has kept.
-//!        Exact: the sums are fp32, else elements. R: the form of the rows.
-template <class PeerRef, RowForm R, bool Weighted, bool Exact>
+//! @brief This rank as the relay of others, in a combine. Weighted: with the copies' weights, which dispatch has kept. R:
+//!        the form of the rows.
+template <class PeerRef, RowForm R, bool Weighted>
 struct SumReturner {
   const FaultPort<PeerRef>& port;
   const RelayLayout& far;
@@ -25,7 +24,7 @@ struct SumReturner {
   const std::byte** sources;  // [K] of this warp
   float* row_factors;         // [K] of this warp
 
-  using Sum = std::conditional_t<Exact, float, RowElement<R>>;
+  using Sum = SumRow<PeerRef, R>;
 
   //! @brief This warp's share; the rows of this node have been acquired.
   template <class Ctx>
@@ -37,7 +36,9 @@ struct SumReturner {
         ctx, [&](std::int32_t slot, std::int32_t) { return ctx.load(relayed + slot); },
         [](const Chunk&) { return true; },
         [&](const Chunk& chunk, std::int32_t i) {
-          sum(ctx, walk.record(chunk.slot, i), walk.factors(chunk.slot, i), walk.sum(chunk.slot, i));
+          std::byte* const elements =
+              CodedRowType<Sum> ? walk.elements(chunk.slot, i, row_bytes_of<RowElement<R>>(hidden)) : nullptr;
+          sum(ctx, walk.record(chunk.slot, i), walk.factors(chunk.slot, i), elements, walk.sum(chunk.slot, i));
           ctx.flush_stores();
           ctx.warp_sync();
           auto* counter = port.peers.template mine<std::uint32_t>(far.summed) + chunk.slot * far.chunks + chunk.number;
@@ -57,7 +58,8 @@ struct SumReturner {
 
  private:
   template <class Ctx>
-  MORI_EP_BODY MORI_EP_HD void sum(Ctx& ctx, const std::byte* record, const float* factors, std::byte* out) const {
+  MORI_EP_BODY MORI_EP_HD void sum(Ctx& ctx, const std::byte* record, const float* factors, std::byte* elements,
+                                   std::byte* out) const {
     auto const* rows = reinterpret_cast<const std::int32_t*>(record + far.record.rows);
     std::int32_t const first = port.peers.near.begin, ranks = port.peers.near.end - first;
     std::int32_t const count = each_kept(ctx, rows, ranks, [&](std::int32_t at, std::int32_t r, std::int32_t row) {
@@ -65,12 +67,19 @@ struct SumReturner {
           peers.template at<std::byte>(first + r, combine_x) + static_cast<std::size_t>(row) * row_bytes_of<R>(hidden);
       if constexpr (Weighted) row_factors[at] = ctx.load(factors + r);
     });
-    if (count == 0)
-      ctx.zero_row(out, hidden * sizeof(Sum), 0, 1);
-    else if constexpr (Exact)
+    if (count == 0) {
+      ctx.zero_row(out, row_bytes_of<Sum>(hidden), 0, 1);
+    } else if constexpr (sum_form<PeerRef, R>() == SumForm::fp32) {
       ctx.template sum_rows<R, Weighted>(sources, row_factors, count, out, hidden, 0, 1);
-    else
+    } else if constexpr (CodedRowType<Sum>) {
+      ctx.template reduce_rows<R, Weighted>(sources, row_factors, count, 1, elements, hidden, 0, 1);
+      ctx.warp_sync();  // a lane codes what others have summed
+      std::byte* scales = out + Sum::payload_bytes(hidden);
+      ctx.template encode_row<Sum>(
+          elements, &out, &scales, [] { return 1; }, hidden, 0, 1);
+    } else {
       ctx.template reduce_rows<R, Weighted>(sources, row_factors, count, 1, out, hidden, 0, 1);
+    }
     // Weights always: those who asked for none look at none, and a relay without rows need not have given any.
     by_lane(ctx, topk, [&](std::int32_t k) {
       float total = 0;

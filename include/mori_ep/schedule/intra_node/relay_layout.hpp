@@ -9,15 +9,19 @@
 #include "mori_ep/comm/symmetric_layout.hpp"
 #include "mori_ep/schedule/config.hpp"
 #include "mori_ep/schedule/intra_node/nodes.hpp"
+#include "mori_ep/schedule/intra_node/row_sizes.hpp"
 
 namespace mori_ep::schedule::intra_node {
+
+//! @brief What relays send back.
+enum class SumForm : std::uint8_t { elements, fp32, codes };
 
 //! @brief How the ranks of a world are joined.
 struct Network {
   bool far = false;  //!< may there be ranks that only a network reaches?
   Nodes nodes;       //!< of ranks that load and store reach
   bool relays = false;
-  bool exact = false;      //!< what relays send back is fp32
+  SumForm sums = SumForm::elements;
   bool own_first = false;  //!< a rank sums the rows of its own node first, apart
   bool weighted = false;   //!< relays weight rows
 
@@ -77,22 +81,23 @@ struct RelayLayout {
   comm::Region out;    //!< [copies] records, node by node
   comm::Region back;   //!< [S][M] sums
   // this rank's own
-  comm::Region staged;   //!< [N][chunks] u32, zero between launches: parts of that chunk's records that are staged
-  comm::Region summed;   //!< [S][chunks] u32, zero between launches: sums of that chunk that are there
-  comm::Region relayed;  //!< [S] i32: records that a source has sent in the last dispatch
-  comm::Region sent;     //!< [2][N] i32, by epoch's parity: records sent to each node
-  comm::Region factors;  //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
-  comm::Region own;      //!< [M] sums, where they are made apart (Network::own_first): of this rank's node
+  comm::Region staged;    //!< [N][chunks] u32, zero between launches: parts of that chunk's records that are staged
+  comm::Region summed;    //!< [S][chunks] u32, zero between launches: sums of that chunk that are there
+  comm::Region relayed;   //!< [S] i32: records that a source has sent in the last dispatch
+  comm::Region sent;      //!< [2][N] i32, by epoch's parity: records sent to each node
+  comm::Region factors;   //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
+  comm::Region own;       //!< [M] sums, where they are made apart (Network::own_first): of this rank's node
+  comm::Region elements;  //!< [S][M][H] sums as elements, where they become codes
 
   //! @brief Nothing, where there are no relays.
-  constexpr void add_signals(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world,
-                             std::size_t row_bytes, std::size_t sum_bytes, std::size_t index_bytes,
-                             const Network& network) noexcept {
+  constexpr void add_signals(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world, const RowSizes& row,
+                             std::size_t index_bytes, const Network& network) noexcept {
     if (!network.relays) return;
     nodes = network.nodes;
-    record = RecordLayout::make(c, nodes.per, row_bytes,
-                                network.exact ? static_cast<std::size_t>(c.hidden_dim) * sizeof(float) : sum_bytes,
-                                index_bytes);
+    std::size_t const sum_bytes = network.sums == SumForm::fp32 ? static_cast<std::size_t>(c.hidden_dim) * sizeof(float)
+                                  : network.sums == SumForm::codes ? row.combined
+                                                                   : row.sum;
+    record = RecordLayout::make(c, nodes.per, row.received, sum_bytes, index_bytes);
     chunk = c.rows_per_chunk(record.bytes);
     chunks = chunks_of(c.max_num_inp_token_per_rank);
     auto const w = static_cast<std::size_t>(world), n = static_cast<std::size_t>(nodes.count()),
@@ -106,7 +111,8 @@ struct RelayLayout {
     relayed = at.add(slots, sizeof(std::int32_t));
     sent = at.add(2 * n, sizeof(std::int32_t));
   }
-  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, const Network& network) noexcept {
+  constexpr void add_rows(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, const RowSizes& row,
+                          const Network& network) noexcept {
     if (!network.relays) return;
     auto const m = static_cast<std::size_t>(c.max_num_inp_token_per_rank),
                slots = static_cast<std::size_t>(nodes.slots());
@@ -118,6 +124,7 @@ struct RelayLayout {
     back = at.add(slots * m, record.back_bytes);
     returned = at.add(static_cast<std::size_t>(nodes.count() - 1) * m, record.back_bytes);
     own = at.add(network.own_first && slots > 0 ? m : 0, record.back_bytes);
+    elements = at.add(network.sums == SumForm::codes ? slots * m : 0, row.sum);
   }
 
   //! @brief How many chunks so many records make.
