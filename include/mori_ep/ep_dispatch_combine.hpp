@@ -242,7 +242,7 @@ class EpDispatchCombine {
   Status convert_dispatch_output(const Ticket& ticket, const StandardMoe& packed, StreamRef stream,
                                  const launch::LaunchParams& launch = {}) noexcept {
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
+    if (Status s = check_packed(packed); !s.ok()) return s;
     auto const from = runner_->buffers(ticket.set_);
     int const local_experts = config_.num_experts_per_rank, topk = config_.num_experts_per_token;
     Status s =
@@ -251,10 +251,11 @@ class EpDispatchCombine {
                                                                         topk, config_.max_num_inp_token_per_rank},
                              stream);
     if (!s.ok()) return s;
-    return runner_->launch_side(ticket.set_, launch, capacity(),
-                                layout::PackKernel<Buffers, Token, Index>{from, packed, rank_, local_experts, topk,
-                                                                          static_cast<std::size_t>(units<Token>())},
-                                stream);
+    return runner_->launch_side(
+        ticket.set_, launch, capacity(),
+        layout::PackKernel<Buffers, Token, Index>{from, packed, rank_, local_experts, topk,
+                                                  static_cast<std::size_t>(units<Token>()), config_.scale_bytes()},
+        stream);
   }
   //! @brief Weights and sums the experts' rows into the registered combine buffer; the combine after it gives no input.
   //!        `packed.packed_recv_x` holds the experts' outputs, the rest is what convert_dispatch_output wrote.
@@ -264,7 +265,7 @@ class EpDispatchCombine {
                   "EpDispatchCombine::convert_combine_input: this wire format codes the rows of combine, and the "
                   "standard-MoE layout is summed into them as they are. Choose quant::None for combine.");
     if (Status s = usable(ticket, Stage::received, "Call dispatch_recv first."); !s.ok()) return s;
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
+    if (Status s = check_packed(packed); !s.ok()) return s;
     if (ticket.tokens_ > 0 && !ticket.weighted_)
       return check_.bad("weights rows", 0, ticket.tokens_,
                         "The standard-MoE combine applies weights: give them at dispatch.");
@@ -277,7 +278,7 @@ class EpDispatchCombine {
   //! @brief dispatch, then convert_dispatch_output. Every rank gives weights: convert_combine_input applies them.
   [[nodiscard]] Result<Dispatched> dispatch_standard_moe(const DispatchInputs& in, const StandardMoe& packed,
                                                          StreamRef stream) noexcept {
-    if (Status s = layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, check_); !s.ok()) return s;
+    if (Status s = check_packed(packed); !s.ok()) return s;
     if (in.input.rows > 0 && in.weights.data == nullptr && (in.routing == nullptr || in.routing->weights_ == nullptr))
       return check_.bad("weights rows", 0, in.input.rows,
                         "The standard-MoE combine applies weights: give them at dispatch.");
@@ -372,6 +373,11 @@ class EpDispatchCombine {
   using Buffers = typename Runner::Buffers;
   static constexpr bool kCombineCodes = !quant::HasPlainCombine<Quant>;
   static constexpr std::int64_t kRowAlign = 16;
+
+  template <class T>
+  [[nodiscard]] Status check_packed(const layout::StandardMoe<T>& packed) const noexcept {
+    return layout::check(packed, config_.num_experts_per_rank, config_.hidden_dim, config_.scale_bytes(), check_);
+  }
 
   static consteval std::uint64_t protocol() noexcept {  // of no device: clang would compile a constexpr one for it
     return schedule::ProtocolHash()

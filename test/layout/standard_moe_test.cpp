@@ -136,6 +136,99 @@ TEST_CASE("the standard-MoE layout holds each expert's rows in source order and 
   }
 }
 
+namespace {
+
+//! Coded rows and those of the caller's, by expert: each with the scales that its received row has.
+template <class Operator>
+void check_scales(int scale_dim, int scale_type_size) {
+  constexpr int kTokens = 9, kHidden = 256, kTopk = 3, kExperts = 2, kRoom = 2 * kTokens;
+  using Input = typename Operator::Input;
+  using Token = typename Operator::Token;
+  std::vector<std::string> problems(2);
+  LocalWorld(2)
+      .run([&](Communicator& comm) {
+        auto& problem = problems[static_cast<std::size_t>(comm.rank())];
+        test::Stream stream;
+        auto ep = Operator::create(comm, {.hidden_dim = kHidden,
+                                          .max_num_inp_token_per_rank = kTokens,
+                                          .num_experts_per_rank = kExperts,
+                                          .num_experts_per_token = kTopk,
+                                          .scale_dim = scale_dim,
+                                          .scale_type_size = scale_type_size})
+                      .value();
+        auto const units = static_cast<std::int64_t>(quant::units_of<Input>(kHidden));
+        Vector<Input> x(static_cast<std::size_t>(kTokens * units));
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          if constexpr (Element<Input>)
+            x[i] = Input(static_cast<float>(i % 97) * static_cast<float>(i / 128 + 1));
+          else
+            x[i] = Input::from_bits(static_cast<std::uint8_t>(i * 7 % 120));
+        }
+        Vector<std::int32_t> ids(kTokens * kTopk);
+        Vector<float> weights(ids.size(), 1.0f);
+        for (std::size_t i = 0; i < ids.size(); ++i)
+          ids[i] = static_cast<std::int32_t>(i * i + static_cast<std::size_t>(comm.rank())) % 4;
+        int const given = scale_dim * scale_type_size;
+        Vector<std::byte> scales(static_cast<std::size_t>(kTokens * given));
+        for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<std::byte>(i * 31 + 5);
+        std::int64_t const bytes = given != 0 ? given : kHidden / 128 * 4;
+        Vector<Token> packed_x(static_cast<std::size_t>(kExperts * kRoom * quant::units_of<Token>(kHidden)));
+        Vector<std::byte> packed_scales(static_cast<std::size_t>(kExperts * kRoom * (bytes + 4)), std::byte{0xee});
+        Vector<std::int32_t> count(kExperts), info(kExperts * kRoom),
+            slots(static_cast<std::size_t>(ep.capacity() * kTopk));
+        Vector<std::int64_t> ranges(kExperts * 2), dropped(kExperts);
+        typename Operator::StandardMoe packed{
+            .packed_recv_x = {packed_x.data(), kExperts * kRoom, quant::units_of<Token>(kHidden)},
+            .packed_recv_scales = {packed_scales.data(), kExperts * kRoom, bytes, bytes + 4},
+            .packed_recv_count = count.data(),
+            .packed_recv_src_info = info.data(),
+            .packed_recv_layout_range = ranges.data(),
+            .row_slots = slots.data(),
+            .packed_dropped = dropped.data(),
+            .max_rows_per_expert = kRoom};
+        typename Operator::DispatchInputs in{.input = {x.data(), kTokens, units},
+                                             .indices = {ids.data(), kTokens, kTopk},
+                                             .weights = {weights.data(), kTokens, kTopk}};
+        if (given != 0) in.scales = {scales.data(), kTokens, given};
+        auto const wrong = [&](std::int64_t columns) {
+          auto other = packed;
+          other.packed_recv_scales.cols = columns;
+          Status const s = ep.dispatch_standard_moe(in, other, stream).status();
+          return s.code() == Errc::invalid_argument && s.error().field == std::string("packed_recv_scales columns");
+        };
+        if (!wrong(bytes - 1)) problem = "scales that do not fit are taken";
+        auto got = ep.dispatch_standard_moe(in, packed, stream);
+        got.status().or_throw();
+        stream.synchronize();
+        auto const positions = ep.get_dispatch_src_token_pos(got->ticket);
+        std::int64_t rows = 0;
+        for (int e = 0; e < kExperts; ++e)
+          for (int i = 0; i < count[static_cast<std::size_t>(e)]; ++i) {
+            int const slot = e * kRoom + i;
+            std::int64_t row = 0;
+            while (test::read(positions.data + row) != info[static_cast<std::size_t>(slot)]) ++row;
+            ++rows;
+            for (std::int64_t b = 0; b < bytes + 4; ++b) {
+              std::byte const had = packed_scales[static_cast<std::size_t>(slot * (bytes + 4) + b)];
+              std::byte const want = b < bytes ? test::read(got->scales.row(row) + b) : std::byte{0xee};
+              if (had != want) problem = "scales of row " + std::to_string(slot);
+            }
+          }
+        if (rows == 0) problem = "no rows";
+        ep.status().or_throw();
+      })
+      .or_throw();
+  for (const std::string& problem : problems) CHECK(problem.empty());
+}
+
+}  // namespace
+
+TEST_CASE("rows by expert bring their scales", "[layout/standard_moe]") {
+  check_scales<EpDispatchCombine<transport::Xgmi, schedule::IntraNode,
+                                 quant::Pair<quant::Fp8Blockwise<128>, quant::None<bf16>>, test::Machine>>(0, 0);
+  check_scales<Ep>(3, 1);
+}
+
 TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard_moe]") {
   LocalWorld(1)
       .run([](Communicator& comm) {

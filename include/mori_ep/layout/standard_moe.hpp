@@ -19,13 +19,15 @@ namespace mori_ep::layout {
 //!
 //! Expert e's rows are rows [e * C, e * C + packed_recv_count[e]) of `packed_recv_x`, ordered by (source rank, source
 //! token). C is `max_rows_per_expert`; rows past it are not written and counted in `packed_dropped`; R is never too
-//! small. Where rows are codes their scales stay in Dispatched::scales, by received row (row_slots says which is where),
-//! and a row of codes of two elements is H / 2 wide. Names and meaning of the packed_* fields: MORI-EP user guide section
+//! small. A row of codes of two elements is H / 2 wide. Scales lie beside their rows where there is memory for them;
+//! without it they are in Dispatched::scales alone, by received row (row_slots says which is where). Names and meaning of the packed_* fields: MORI-EP user guide section
 //! 4, DeepEP low_latency_dispatch.
 template <class T>
 struct StandardMoe {
-  TensorView<T> packed_recv_x;                       //!< [E_r * C, H], rows 16-byte aligned
-  std::int32_t* packed_recv_count = nullptr;         //!< [E_r]
+  TensorView<T> packed_recv_x;                 //!< [E_r * C, H], rows 16-byte aligned
+  TensorView<std::byte> packed_recv_scales{};  //!< [E_r * C, scale_dim * scale_type_size], or empty; rows aligned to 4
+                                               //!< bytes where they are a multiple of that
+  std::int32_t* packed_recv_count = nullptr;   //!< [E_r]
   std::int32_t* packed_recv_src_info = nullptr;      //!< [E_r * C] source positions: src_rank * M + src_token
   std::int64_t* packed_recv_layout_range = nullptr;  //!< [E_r, W] per source rank: first row << 32 | rows
   std::int32_t* row_slots = nullptr;  //!< [R, K] where row r's entry k lies in packed_recv_x, -1 when dropped or named
@@ -34,10 +36,11 @@ struct StandardMoe {
   std::int64_t max_rows_per_expert = 0;    //!< C
 };
 
-//! @brief Is `packed` memory for the rows of `local_experts` experts, of H elements each?
+//! @brief Is `packed` memory for the rows of `local_experts` experts, of H elements each, and for their scales, if it is to
+//!        have them, so many bytes a row?
 template <class T>
 [[nodiscard]] Status check(const StandardMoe<T>& packed, int local_experts, std::int64_t hidden,
-                           const schedule::OperandChecks& operands) noexcept {
+                           std::size_t scale_bytes, const schedule::OperandChecks& operands) noexcept {
   std::int64_t const per_expert = packed.max_rows_per_expert, limit = INT32_MAX / local_experts;
   if (per_expert < 1 || per_expert > limit)
     return operands.bad("max_rows_per_expert", per_expert, limit,
@@ -46,9 +49,19 @@ template <class T>
                                  "packed_recv_x row bytes", per_expert * local_experts, quant::units_of<T>(hidden), 16);
       !s.ok())
     return s;
+  const auto& scales = packed.packed_recv_scales;
+  if (scale_bytes == 0 && (scales.data != nullptr || scales.rows != 0))
+    return operands.bad("packed_recv_scales columns", scales.cols, 0,
+                        "Dispatches of this operator bring no scales: leave the view empty.");
+  if (scales.data != nullptr || scales.rows != 0)
+    if (Status s = operands.shaped(scales, "packed_recv_scales rows", "packed_recv_scales columns",
+                                   "packed_recv_scales row bytes", per_expert * local_experts,
+                                   static_cast<std::int64_t>(scale_bytes), scale_bytes % 4 == 0 ? 4 : 1);
+        !s.ok())
+      return s;
   if (packed.packed_recv_count == nullptr || packed.packed_recv_src_info == nullptr ||
       packed.packed_recv_layout_range == nullptr || packed.row_slots == nullptr || packed.packed_dropped == nullptr)
-    return operands.bad("packed layout", 0, 1, "Every field of StandardMoe needs memory.");
+    return operands.bad("packed layout", 0, 1, "Every field of StandardMoe but packed_recv_scales needs memory.");
   return {};
 }
 
@@ -110,13 +123,15 @@ MORI_EP_HD constexpr bool is_local(Index id, std::int32_t rank, std::int32_t loc
   return id >= static_cast<Index>(rank * local_experts) && id < static_cast<Index>((rank + 1) * local_experts);
 }
 
-//! @brief Copies each received row to its experts' rows, one warp per row: read once, written once per expert.
+//! @brief Copies each received row to its experts' rows, one warp per row: read once, written once per expert. Its scales
+//!        follow where `to` has memory for them.
 template <class Buffers, class T, routing::IndexType Index>
 struct PackKernel {
   Buffers from;
   StandardMoe<T> to;
   std::int32_t rank, local_experts, topk;
-  std::size_t units;  // T of a row
+  std::size_t units;        // T of a row
+  std::size_t scale_bytes;  // of a row
 
   [[nodiscard]] std::size_t shared_bytes(int warps) const noexcept {
     return static_cast<std::size_t>(warps) * static_cast<std::size_t>(topk) * sizeof(std::byte*) + 64;
@@ -137,6 +152,8 @@ struct PackKernel {
         if (slot < 0) continue;
         if (ctx.lane() == 0) targets[copies] = reinterpret_cast<std::byte*>(to.packed_recv_x.row(slot));
         ++copies;
+        if (to.packed_recv_scales.data != nullptr)
+          copy_scales(ctx, from.scales + static_cast<std::size_t>(r) * scale_bytes, to.packed_recv_scales.row(slot));
       }
       ctx.warp_sync();
       auto const* row = reinterpret_cast<const std::byte*>(from.x + static_cast<std::size_t>(r) * units);
@@ -144,6 +161,17 @@ struct PackKernel {
           row, targets, [&] { return copies; }, units * sizeof(T), 0, 1);
       ctx.warp_sync();
     }
+  }
+
+ private:
+  template <class Ctx>
+  MORI_EP_HD void copy_scales(Ctx& ctx, const std::byte* scales, std::byte* target) const {
+    using Word = std::uint32_t;
+    if (scale_bytes % sizeof(Word) == 0)
+      ctx.pack(reinterpret_cast<Word*>(target), 1, static_cast<std::int32_t>(scale_bytes / sizeof(Word)),
+               [&](std::int32_t) { return reinterpret_cast<const Word*>(scales); });
+    else
+      ctx.pack(target, 1, static_cast<std::int32_t>(scale_bytes), [&](std::int32_t) { return scales; });
   }
 };
 
