@@ -10,7 +10,7 @@ file(GLOB gpu_tests CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} gpu/*
 # A language belongs to a file, and these files have C++ in mori_ep_test.
 set(wrappers "")
 set(gpu_network_operators ${network_operators})
-list(REMOVE_ITEM gpu_network_operators support/network_verbs.cpp)
+list(REMOVE_ITEM gpu_network_operators support/network_verbs.cpp support/coded_rdma.cpp)
 foreach(source IN LISTS machine_tests gpu_tests operators gpu_network_operators
         ITEMS support/machine_gpu.cpp support/operators.cpp)
   string(MAKE_C_IDENTIFIER ${source} name)

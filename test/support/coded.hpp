@@ -53,6 +53,26 @@ using CodedRdmaRelayOp =
     CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Payload<fp4x2_e2m1>, quant::Fp8Blockwise<128>>,
                    transport::Rdma>;
 
+//! @brief Round `number` of those that `seed` gives.
+inline CodedRound random_round(bool networked, std::uint64_t seed, std::uint64_t number) {
+  Rng rng(mix(seed, number, 5));
+  CodedRound round{.world = rng.in(1, 6),
+                   .hidden = 32 * (rng.one_in(4) ? rng.in(1, 40) : rng.in(1, 9)),
+                   .tokens = rng.in(1, 40),
+                   .experts_per_rank = rng.in(1, 3),
+                   .topk = rng.one_in(9) ? 32 : rng.in(1, 9),
+                   .blocks = rng.one_in(2) ? rng.in(1, 3) : 0,
+                   .warps = rng.one_in(2) ? rng.in(1, 4) : 0,
+                   .specials = rng.one_in(3),
+                   .seed = mix(seed, number)};
+  if (networked) {
+    round.gpu_per_node = rng.in(1, 3);
+    round.world = rng.in(1, 8);
+  }
+  if (round.warps > 1 && rng.one_in(2)) round.tokens = rng.in(1, 3);  // warps share rows
+  return round;
+}
+
 //! @brief Plays it and says what is wrong, "" when nothing is.
 template <class Operator>
 std::string play_coded(const CodedRound& round);

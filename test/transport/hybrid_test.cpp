@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "mori_ep/fabric/loopback.hpp"
 #include "mori_ep/mori_ep.hpp"
 #include "support/catch.hpp"
+#include "support/coded.hpp"
 #include "support/expect.hpp"
 
 namespace mori_ep::test {
@@ -152,6 +154,16 @@ TEST_CASE("where there is no dmabuf the fabric is told so, and memory is registe
   });
   REQUIRE(s.message() == "ok");
   REQUIRE(wrong.text() == "");
+}
+
+TEST_CASE("Rdma carries what goes to any other rank") {
+  auto const seed = env_number("MORI_EP_TEST_SEED", 20261202);
+  std::printf("rdma: MORI_EP_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(scaled(60, 20)); ++i) {
+    INFO("round " << i);
+    REQUIRE(play_coded<CodedRdmaOp>(random_round(true, seed, i)) == "");
+    REQUIRE(play_coded<CodedRdmaRelayOp>(random_round(true, seed, i)) == "");
+  }
 }
 
 }  // namespace mori_ep::test
