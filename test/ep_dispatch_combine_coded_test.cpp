@@ -75,7 +75,11 @@ TEST_CASE("between nodes codes cross, there and back") {
     Vector<std::int32_t> ids;  // both ranks of the other node
     for (std::int64_t t = 0; t < kTokens; ++t)
       for (int k = 0; k < 2; ++k) ids.push_back((1 - comm.rank() / 2) * 2 + k);
-    auto got = op->dispatch({.input = {x.data(), kTokens, kHidden}, .indices = {ids.data(), kTokens, 2}}, stream);
+    Vector<float> const weights(ids.size(), 1.0f);
+    auto got = op->dispatch({.input = {x.data(), kTokens, kHidden},
+                             .indices = {ids.data(), kTokens, 2},
+                             .weights = {weights.data(), kTokens, 2}},
+                            stream);
     if (!got.ok()) return got.status();
     stream.synchronize();
     if (Status b = comm.barrier(); !b.ok()) return b;

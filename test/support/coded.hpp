@@ -29,8 +29,9 @@ struct CodedRound {
 
 template <class Quant, class Reduce = reduce::Sum, class Index = std::int32_t>
 using CodedOp = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, Quant, Machine, Reduce, Index>;
-template <class Schedule, class Quant, template <class> class Transport = transport::Hybrid>
-using CodedNetworkOp = EpDispatchCombine<Transport<fabric::Loopback<fabric::Order::none>>, Schedule, Quant, Machine>;
+template <class Schedule, class Quant, template <class> class Transport = transport::Hybrid, class Reduce = reduce::Sum>
+using CodedNetworkOp =
+    EpDispatchCombine<Transport<fabric::Loopback<fabric::Order::none>>, Schedule, Quant, Machine, Reduce>;
 
 using CastOp = CodedOp<quant::Fp8DirectCast<>>;
 using BothWaysOp = CodedOp<quant::Pair<quant::Fp8Blockwise<128>, quant::Fp4Blockwise<32>>, reduce::Sum, std::int64_t>;
@@ -42,7 +43,8 @@ using CarriedDispatchOp = CodedOp<quant::Pair<quant::Payload<fp8_e4m3>, quant::N
 using CodedInterNodeOp =
     CodedNetworkOp<schedule::InterNode, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>>;
 using CodedRelayOp =
-    CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>>;
+    CodedNetworkOp<schedule::InterNodeV1, quant::Pair<quant::Fp8Blockwise<128>, quant::Fp8Blockwise<128>>,
+                   transport::Hybrid, reduce::WeightedSum>;
 using CodedExactRelayOp = CodedNetworkOp<
     schedule::InterNodeV1With<partial::Exact>,
     quant::Pair<quant::Fp8Blockwise<32, bf16, fp8_e4m3, e8m0>, quant::Fp8Blockwise<64, bf16, fp8_e4m3_fnuz>>>;
