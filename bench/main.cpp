@@ -272,6 +272,8 @@ int main(int argc, char** argv) {
     auto* chosen = run->parsed() ? run : mpi;
     options.topk_given = chosen->count("--topk") > 0;
     for (int i = 0; i < argc; ++i) options.flags += (i == 0 ? "" : " ") + std::string(argv[i]);
+    if (options.stats && options.schedule == "intranode")
+      throw UsageError("--stats goes with --schedule internode or v1: else nothing is put over a network.");
     if (options.stats && options.format == Format::csv) throw UsageError("--stats goes with --format table or json.");
     if (options.per_rank && options.format == Format::csv)
       throw UsageError("--per-rank goes with --format table or json.");

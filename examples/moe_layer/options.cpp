@@ -66,8 +66,11 @@ int read_command_line(int argc, char** argv, Options& options, mori_ep::workload
   if (options.hidden % 16 != 0 || options.intermediate % 16 != 0)
     return refuse("hidden is " + std::to_string(options.hidden) + ", intermediate " +
                   std::to_string(options.intermediate) + ": the expert loops take multiples of 16.");
-  if (options.quant != "none" && (options.dtype != "bf16" || options.hidden % 32 != 0))
-    return refuse("--quant " + options.quant + " goes with --dtype bf16 and a --hidden that is a multiple of 32.");
+  if (options.quant != "none" && options.dtype != "bf16")
+    return refuse("--quant " + options.quant + " goes with --dtype bf16, not " + options.dtype + ".");
+  if (options.quant == "fp4-blockwise" && options.hidden % 32 != 0)
+    return refuse("--quant " + options.quant + ": --hidden is " + std::to_string(options.hidden) +
+                  ", give a multiple of 32.");
   bool const inferred = options.experts == 0;
   try {
     if (!options.routes_file.empty()) {

@@ -51,8 +51,10 @@ class EpDispatchCombine {
         Schedule::kName;
       },
       "EpDispatchCombine: the second parameter must be a schedule. Use schedule::IntraNode.");
-  static_assert(quant::QuantPolicy<Quant>,
-                "EpDispatchCombine: the third parameter must be a wire format. Use quant::None<mori_ep::bf16>.");
+  static_assert(
+      quant::QuantPolicy<Quant>,
+      "EpDispatchCombine: the third parameter must be a wire format. Use quant::None<mori_ep::bf16> or, for rows that "
+      "are codes already, quant::Pair<quant::Payload<mori_ep::fp8_e4m3>, quant::None<mori_ep::bf16>>.");
   static_assert(exec::ExecPolicy<Exec>, "EpDispatchCombine: the fourth parameter must be a machine. Use exec::Host.");
   static_assert(reduce::ReducePolicy<Reduce>,
                 "EpDispatchCombine: the fifth parameter must be a reduction. Use reduce::Sum or reduce::WeightedSum.");
@@ -120,8 +122,8 @@ class EpDispatchCombine {
   struct CombineInputs {
     TensorView<const Out> input = {};       //!< [>= recv_count, H]
     TensorView<Out> output = {};            //!< [t, H]
-    TensorView<const float> weights = {};   //!< [>= recv_count, K]: weights to send back
-    TensorView<float> weights_output = {};  //!< [t, K]: their sums over the distinct ranks
+    TensorView<const float> weights = {};   //!< [>= recv_count, K]: weights to send back; by every rank, if one asks
+    TensorView<float> weights_output = {};  //!< [t, K]: their sums over the distinct ranks; asks for weights
     launch::LaunchParams launch = {};
   };
 

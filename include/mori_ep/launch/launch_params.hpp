@@ -67,8 +67,10 @@ struct LaunchLimits {
                .field = "rdma_block_num",
                .value = wanted,
                .limit = most,
-               .hint = relays ? "Give fewer than block_num, or 0 for blocks that send first and then relay."
-                              : "Only schedules with relays (InterNodeV1) have blocks for them: give 0."};
+               .hint = relays
+                           ? "Give at most the limit, which is one less than block_num (left at 0, it is the machine's "
+                             "default: set it), or 0 for blocks that send first and then relay."
+                           : "Only schedules with relays (InterNodeV1) have blocks for them: give 0."};
 }
 
 }  // namespace mori_ep::launch

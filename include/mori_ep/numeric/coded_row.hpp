@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "mori_ep/numeric/e8m0.hpp"
 #include "mori_ep/numeric/element.hpp"
@@ -39,6 +40,11 @@ template <Element T>
 inline constexpr double kRounding = std::same_as<T, bf16>   ? 0x1p-8
                                     : std::same_as<T, fp16> ? 0x1p-11
                                                             : 0x1p-24;
+//! @brief The largest number of T.
+template <Element T>
+inline constexpr double kLargest = std::same_as<T, bf16>   ? 0x1.fep127
+                                   : std::same_as<T, fp16> ? 65504.0
+                                                           : 0x1.fffffep127;
 
 }  // namespace numeric
 
@@ -112,14 +118,15 @@ struct CodedRow {
   }
 
   //! @brief How far a block's element may be from what comes out, where `largest` is the largest magnitude of its block:
-  //!        half a step at the top of C's range, and what fp32 adds. A cast's block is the element.
+  //!        half a step at the top of C's range, and what fp32 adds. A cast's block is the element. Infinite where the
+  //!        element may come out as infinity.
   [[nodiscard]] static constexpr double error_bound(double largest) noexcept {
     constexpr double kSlack = 1 + 0x1p-16;  // fp32: scale, factor, and a product on either side
     if constexpr (kScaled) {
       // A power of two may be all but twice as large as it need be, and then the top is just above half of the range.
       constexpr double kShare = std::same_as<S, e8m0> ? half_step() : Traits::kTopStep / 2.0 / C::kMax;
-      double const least = C::kMax * 0x1p-126;
-      return (largest > least ? largest : least) * kShare * kSlack;
+      double const least = C::kMax * 0x1p-126, bound = (largest > least ? largest : least) * kShare * kSlack;
+      return std::same_as<S, e8m0> && largest + bound > numeric::kLargest<T> ? kUnbounded : bound;
     } else {
       double const rounded = largest * half_step(), smallest = Traits::kSmallest / 2.0,
                    beyond = largest - static_cast<double>(C::kMax);
@@ -137,11 +144,13 @@ struct CodedRow {
     // Of each sum of a node: its share of `sum`, but at least what a block of small ones loses.
     double const again = codes_sums ? (1 + 0x1p-6) * error_bound(sum) + n * error_bound(0.0) : 0;
     return coded + again + n * (sum + again) * 0x1p-23 +
-           roundings * (1 + 0x1p-7) * ((sum + again) * numeric::kRounding<T> + n * 0x1p-24);
+           roundings * (1 + 0x1p-7) * ((sum + again) * numeric::kRounding<T> + n * 0x1p-24) +
+           (sum + again > numeric::kLargest<T> ? kUnbounded : 0.0);  // it may round to infinity
   }
 
  private:
   static constexpr std::uint32_t kInfinity = 0x7f800000u;
+  static constexpr double kUnbounded = std::numeric_limits<double>::infinity();
   static constexpr double half_step() noexcept { return 0.5 / static_cast<double>(1 << C::Format::kMantissa); }
 };
 

@@ -144,7 +144,8 @@ class Traffic {
       if (now < flight.since + options_.vanish_timeout) return;
       ledger.fail(flight.queue_pair,
                   request_error(rank_, flight.request.id, 0,
-                                "No answer: the peer or this rank has left the network. Go on without it."));
+                                "No answer: the peer or this rank has left the network. Create an operator anew, "
+                                "without it."));
       return finish(flight, true, now);
     }
     bool const behind = passes_[flight.queue_pair] == pass_;  // another of its queue pair that was posted before it
