@@ -320,7 +320,7 @@ TEST_CASE("a peer that vanishes is named, with operation and epoch, and in time"
   REQUIRE(took < milliseconds(5000));
   REQUIRE(failed[0].status.message() ==
           "mori_ep: rank 0: fabric error: request is \"put_signal of epoch 7, queue pair 0\", peer rank 1. No answer: "
-          "the peer or this rank has left the network. Go on without it.");
+          "the peer or this rank has left the network. Create an operator anew, without it.");
   REQUIRE(failed[1].status.message().find("\"put of epoch 7, queue pair 0\", peer rank 1") != std::string::npos);
   REQUIRE(world.word(1, 16) == 0);
   REQUIRE(world.word(2, 8) != 0);
