@@ -14,10 +14,11 @@ namespace mori_ep::test {
 namespace {
 
 std::vector<Composition> all_compositions() {
-  auto all = compositions<Op<bf16>, Op<fp16>, Op<float>, NetworkOp<bf16>, NetworkOp<fp16>, NetworkOp<float>,
-                          RelayOp<bf16>, RelayOp<fp16>, RelayOp<float>, RoundingRelayOp, DeviceRelayOp, CastOp,
-                          BothWaysOp, CarriedOp, CodedDispatchOp, CarriedDispatchOp, CodedInterNodeOp, CodedRelayOp,
-                          CodedExactRelayOp, CarriedRelayOp, CodedRdmaOp, CodedRdmaRelayOp>();
+  auto all = compositions<Op<bf16>, Op<fp16>, Op<float>, NetworkOp<bf16>, NetworkOp<fp16>,
+                          NetworkOp<fp16, reduce::WeightedSum, std::int64_t>, NetworkOp<float>, RelayOp<bf16>,
+                          RelayOp<fp16>, RelayOp<float>, RoundingRelayOp, DeviceRelayOp, CastOp, BothWaysOp, CarriedOp,
+                          CodedDispatchOp, CarriedDispatchOp, CodedInterNodeOp, CodedRelayOp, CodedExactRelayOp,
+                          CarriedRelayOp, CodedRdmaOp, CodedRdmaRelayOp>();
   auto const verbs = verbs_compositions();
   all.insert(all.end(), verbs.begin(), verbs.end());
   return all;

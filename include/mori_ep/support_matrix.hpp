@@ -34,9 +34,9 @@ constexpr const char* name(Support support) noexcept {
 struct SupportRow {
   const char* transport;
   const char* network;   //!< its fabric; "none" where all ranks load and store
-  const char* schedule;  //!< InterNodeV1 stands for its exact form, too
+  const char* schedule;  //!< InterNodeV1 stands for its exact form, too: one of the two is enough
   const char* machine;   //!< the execution policy
-  Support elements;      //!< rows of bf16, fp16, fp32 both ways
+  Support elements;      //!< rows of bf16, fp16 or fp32 both ways
   Support codes;         //!< rows of codes, of the caller's or made on the way, in one direction or both
 };
 
@@ -54,7 +54,7 @@ inline constexpr SupportRow kSupportMatrix[] = {
     {"hybrid", "verbs", "InterNodeV1", "host", Support::tested, Support::tested},
     {"hybrid", "verbs", "InterNodeV1", "cuda", Support::compiled, Support::planned},
     {"rdma", "loopback", "InterNode", "host", Support::tested, Support::tested},
-    {"rdma", "loopback", "InterNode", "cuda", Support::compiled, Support::compiled},
+    {"rdma", "loopback", "InterNode", "cuda", Support::tested, Support::planned},
     {"rdma", "loopback", "InterNodeV1", "host", Support::planned, Support::tested},
 };
 

@@ -253,6 +253,10 @@ TEST_CASE("the standard-MoE calls refuse what they cannot do", "[layout/standard
         CHECK(no_weights.error().code == Errc::invalid_argument);
         CHECK(std::string(no_weights.error().field) == "weights rows");
         auto got = ep.dispatch({.input = {x.data(), 2, 4}, .indices = {ids.data(), 2, 1}}, stream);
+        packed.packed_recv_scales.rows = 2;
+        CHECK(std::string(ep.convert_dispatch_output(got->ticket, packed, stream).error().field) ==
+              "packed_recv_scales");
+        packed.packed_recv_scales.rows = 0;
         packed.max_rows_per_expert = 0;
         CHECK(std::string(ep.convert_dispatch_output(got->ticket, packed, stream).error().field) ==
               "max_rows_per_expert");

@@ -360,11 +360,11 @@ class CodedPlayer {
         for (std::size_t h = 0; h < hidden(); ++h) total[h] = begin == 0 ? sum[h] : oracle::add(total[h], sum[h]);
       }
       for (std::size_t h = 0; h < hidden(); ++h) {
-        double sum = 0, largest = 0;
+        double sum = 0, largest = 0, weight = 0;
         for (std::size_t i = 0; i < rows.size(); ++i) {
           sum += static_cast<double>(exact[i][h]) * static_cast<double>(factors[i]);
-          largest =
-              std::max(largest, std::fabs(static_cast<double>(rows[i].largest[h]) * static_cast<double>(factors[i])));
+          largest = std::max(largest, std::fabs(static_cast<double>(rows[i].largest[h])));
+          weight = std::max(weight, std::fabs(static_cast<double>(factors[i])));
         }
         float const want_fp32 = total[h];
         std::uint32_t const want = oracle::encode(format, static_cast<double>(want_fp32));
@@ -377,8 +377,8 @@ class CodedPlayer {
           return where + ", expected " + std::to_string(want_fp32);
         if constexpr (CodedRowType<typename O::Combine>)
           if (std::isfinite(value) && !rows.empty() && std::isfinite(largest) &&
-              !(std::fabs(value - sum) <=
-                O::Combine::error_bound(largest, static_cast<int>(rows.size()), O::kRoundsSums ? 2 : 1, O::kCodesSums)))
+              !(std::fabs(value - sum) <= O::Combine::error_bound(largest, static_cast<int>(rows.size()),
+                                                                  O::kRoundsSums ? 2 : 1, O::kCodesSums, weight)))
             return where + ", further from " + std::to_string(sum) + " than the bound says";
       }
     }

@@ -12,12 +12,12 @@ namespace mori_ep::test {
 template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
 using Op = EpDispatchCombine<transport::Xgmi, schedule::IntraNode, quant::None<T>, Machine, Reduce, Index>;
 
-//! @brief The same between nodes, over a network that promises no order; of fp16 also inside a node.
+//! @brief The same between nodes, over a network that promises no order; of fp16 with 64-bit ids inside a node, too.
 template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>
-using NetworkOp = EpDispatchCombine<
-    std::conditional_t<std::is_same_v<T, fp16>, transport::Rdma<fabric::Loopback<fabric::Order::none>>,
-                       transport::Hybrid<fabric::Loopback<fabric::Order::none>>>,
-    schedule::InterNode, quant::None<T>, Machine, Reduce, Index>;
+using NetworkOp = EpDispatchCombine<std::conditional_t<std::is_same_v<T, fp16> && sizeof(Index) == 8,
+                                                       transport::Rdma<fabric::Loopback<fabric::Order::none>>,
+                                                       transport::Hybrid<fabric::Loopback<fabric::Order::none>>>,
+                                    schedule::InterNode, quant::None<T>, Machine, Reduce, Index>;
 
 //! @brief The same with relays.
 template <class T, class Reduce = reduce::Sum, class Index = std::int32_t>

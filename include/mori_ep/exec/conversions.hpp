@@ -37,7 +37,7 @@ constexpr const char* name(ConversionTarget target) noexcept {
   return "";
 }
 
-//! @brief Does the target convert C from and to fp32 by instructions? Sources: PTX ISA (cvt); AMD's CDNA3, CDNA4 and RDNA4
+//! @brief Does this library convert C from and to fp32 by instructions of the target? Sources: PTX ISA (cvt); AMD's CDNA3, CDNA4 and RDNA4
 //!        ISA guides.
 template <Code C>
 constexpr bool converts_by_instruction(ConversionTarget target) noexcept {

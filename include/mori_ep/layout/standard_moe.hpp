@@ -20,8 +20,8 @@ namespace mori_ep::layout {
 //! Expert e's rows are rows [e * C, e * C + packed_recv_count[e]) of `packed_recv_x`, ordered by (source rank, source
 //! token). C is `max_rows_per_expert`; rows past it are not written and counted in `packed_dropped`; R is never too
 //! small. A row of codes of two elements is H / 2 wide. Scales lie beside their rows where there is memory for them;
-//! without it they are in Dispatched::scales alone, by received row (row_slots says which is where). Names and meaning of the packed_* fields: MORI-EP user guide section
-//! 4, DeepEP low_latency_dispatch.
+//! without it they are in Dispatched::scales alone, by received row (row_slots says which is where). Names and meaning of
+//! the packed_* fields: MORI-EP user guide section 4, DeepEP low_latency_dispatch.
 template <class T>
 struct StandardMoe {
   TensorView<T> packed_recv_x;                 //!< [E_r * C, H], rows 16-byte aligned
@@ -51,7 +51,7 @@ template <class T>
     return s;
   const auto& scales = packed.packed_recv_scales;
   if (scale_bytes == 0 && (scales.data != nullptr || scales.rows != 0))
-    return operands.bad("packed_recv_scales columns", scales.cols, 0,
+    return operands.bad("packed_recv_scales", 1, 0,
                         "Dispatches of this operator bring no scales: leave the view empty.");
   if (scales.data != nullptr || scales.rows != 0)
     if (Status s = operands.shaped(scales, "packed_recv_scales rows", "packed_recv_scales columns",

@@ -18,7 +18,7 @@
 namespace mori_ep::schedule {
 
 inline constexpr std::uint32_t kProtocolVersion =
-    5;  //!< in header-only code the wire layout is the ABI: any change counts here
+    6;  //!< in header-only code the wire layout is the ABI: any change counts here
 
 //! @brief A hash over names, so that ranks built from different types or versions find out.
 class ProtocolHash {

@@ -81,11 +81,8 @@ struct FaultPort {
     return ctx.glance(&peers.template mine<FaultGate>(gate)->failed) != 0;
   }
 
-  //! Who waits for a relay of another node waits an eighth longer: the relay may itself wait for a rank of its node, which
-  //! nobody else can name.
   MORI_EP_HD exec::WaitLimits limits(std::int32_t peer) const {
-    bool const relayed = PeerRef::kRelays && peer >= 0 && peers.is_far(peer);
-    return {relayed ? timeout_ns + timeout_ns / 8 : timeout_ns,
+    return {timeout_ns,
             &peers.template mine<FaultGate>(gate)->failed,
             boards.template mine<std::uint64_t>(notices),
             peers.world,
