@@ -37,8 +37,8 @@ constexpr const char* name(ConversionTarget target) noexcept {
   return "";
 }
 
-//! @brief Does this library convert C from and to fp32 by instructions of the target? Sources: PTX ISA (cvt); AMD's CDNA3, CDNA4 and RDNA4
-//!        ISA guides.
+//! @brief Does this library convert C from and to fp32 by instructions of the target? Sources: PTX ISA (cvt); AMD's
+//!        CDNA3, CDNA4 and RDNA4 ISA guides.
 template <Code C>
 constexpr bool converts_by_instruction(ConversionTarget target) noexcept {
   constexpr bool kOcp8 = std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e5m2>;

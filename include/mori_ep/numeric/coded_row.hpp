@@ -136,11 +136,13 @@ struct CodedRow {
   }
   //! @brief How far a combined element may be from the exact sum of `contributions` elements, each of a block whose
   //!        largest magnitude is at most `largest` and times a weight of at most `weight`: the errors of coding, of fp32
-  //!        sums, and of `roundings` to T. One, and two with InterNodeV1, which rounds the sums of nodes, too; and codes them, unless they are
-  //!        casts or exact: `codes_sums`.
+  //!        sums, and of `roundings` to T. One, and two with InterNodeV1, which rounds the sums of nodes, too; and codes
+  //!        them, unless they are casts or exact: `codes_sums`.
   [[nodiscard]] static constexpr double error_bound(double largest, int contributions, int roundings = 1,
                                                     bool codes_sums = false, double weight = 1) noexcept {
-    double const n = contributions, coded = n * weight * error_bound(largest), sum = n * weight * largest + coded;
+    double const n = contributions, each = error_bound(largest);
+    if (each == kUnbounded) return kUnbounded;  // whatever the weight
+    double const coded = n * weight * each, sum = n * weight * largest + coded;
     // Of each sum of a node: its share of `sum`, but at least what a block of small ones loses.
     double const again = codes_sums ? (1 + 0x1p-6) * error_bound(sum) + n * error_bound(0.0) : 0;
     return coded + again + n * (sum + again) * 0x1p-23 +

@@ -43,6 +43,7 @@ inline void encode_row(const std::byte* src, std::byte* const* payloads, std::by
                        Span span) noexcept {
   constexpr std::size_t kCount = R::kScaled ? static_cast<std::size_t>(R::kBlock) : kCodedCell<R>;
   auto const length = [&](std::size_t at) { return at + kCount < span.end ? kCount : span.end - at; };
+  // With a constant length loops unroll, hence what follows is there for whole blocks and for the last.
   auto const block = [&](std::size_t at) {
     std::byte const* const from = src + at * sizeof(typename R::ElementType);
     return length(at) == kCount ? BlockFactor<R>::of(from, kCount) : BlockFactor<R>::of(from, length(at));

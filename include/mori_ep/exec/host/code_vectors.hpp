@@ -257,15 +257,14 @@ inline void store_codes(std::byte* dst, const Bytes& codes) noexcept {
 //! @brief `decode` gives numbers over this: codes are fp16 with fewer bits, and where the exponent is biased by less they
 //!        stand for less.
 template <Code C>
-inline constexpr float kLift = std::same_as<C, fp8_e4m3>        ? 0x1p8f
-                               : std::same_as<C, fp8_e4m3_fnuz> ? 0x1p7f
-                                                                : 1.0f;
+inline constexpr float kLift = numeric::CodeTraits<C>::kElements == 1 ? static_cast<float>(1 << (15 - C::Format::kBias))
+                                                                      : 1.0f;
 
 //! @brief 16 codes in the upper bytes of words that are zero below, as fp16.
 template <Code C, bool Casts>
 inline Quads fp16_of(const Bytes& upper_bytes) noexcept {
   Halves h = as<Halves>(upper_bytes);
-  if constexpr (std::same_as<C, fp8_e4m3> || std::same_as<C, fp8_e4m3_fnuz>)
+  if constexpr (C::Format::kMantissa == 3)
     h = as<Halves>(as<SignedHalves>(h) >> 1) & 0xbfff;  // an fp16 has a bit of exponent more
   if constexpr (Casts) {
     Halves const sign = h & 0x8000, magnitude = h & 0x7fff;

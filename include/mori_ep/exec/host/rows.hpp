@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
-#include <type_traits>
 #include <utility>
 
 #include "mori_ep/exec/attributes.hpp"

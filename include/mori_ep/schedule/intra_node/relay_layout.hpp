@@ -87,7 +87,7 @@ struct RelayLayout {
   comm::Region sent;      //!< [2][N] i32, by epoch's parity: records sent to each node
   comm::Region factors;   //!< [S][M][ranks of a node] fp32, for reduce::WeightedSum
   comm::Region own;       //!< [M] sums, where they are made apart (Network::own_first): of this rank's node
-  comm::Region elements;  //!< [S][M][H] sums as elements, where they become codes
+  comm::Region elements;  //!< [S][M][H] sums as elements, where they become codes; a warp's own between the two
 
   //! @brief Nothing, where there are no relays.
   constexpr void add_signals(comm::LayoutBuilder& at, const EpDispatchCombineConfig& c, int world, const RowSizes& row,
